@@ -1,0 +1,44 @@
+"""Errors meant for the person at the keyboard: what is wrong, where, and the mend. `run.py` prints them and exits 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend. The message says what is wrong and where; `mend` says what to do."""
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(f"{message}\n  {mend}" if mend else message)
+        self.mend = mend
+
+
+class ConfigError(UserError):
+    """A key or value of the config that is not valid; `key` is its full dotted name."""
+
+    def __init__(self, key: str, message: str, mend: str = "") -> None:
+        super().__init__(f"{key}: {message}", mend)
+        self.key = key
+
+
+def require(holds: bool, key: str, message: str, mend: str = "") -> None:
+    """Raise `ConfigError(key, message, mend)` unless `holds`."""
+    if not holds:
+        raise ConfigError(key, message, mend)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`did you mean 'amp'? Valid: amp, bf16, ...` for a name that is not among `valid`."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    guess = f"did you mean '{close[0]}'? " if close else ""
+    return f"{guess}Valid: {', '.join(names)}."
+
+
+def choose(key: str, value: str, valid: Iterable[str]) -> str:
+    """`value` if it is among `valid`, else `ConfigError` with the nearest one."""
+    names = list(valid)
+    if value not in names:
+        raise ConfigError(key, f"there is no '{value}'", nearest(value, names))
+    return value
