@@ -12,6 +12,7 @@ from stages.rewrite.batch_norm import fold_batch_norm
 from stages.rewrite.cleanup import remove_dead, remove_duplicates, remove_identities
 from stages.rewrite.config import PASSES, RewriteConfig
 from stages.rewrite.freeze import fold_constants
+from stages.rewrite.masks import fold_masks
 from stages.rewrite.prepack import prepack
 
 REWRITES: dict[str, Callable[[Graph], str]] = {
@@ -21,6 +22,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "fold_batch_norm": fold_batch_norm,
     "prepack": prepack,
     "fold_constants": fold_constants,
+    "fold_masks": fold_masks,
 }
 assert set(REWRITES) == set(PASSES)
 

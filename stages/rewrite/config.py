@@ -13,6 +13,7 @@ PASSES = (
     "fold_batch_norm",
     "prepack",
     "fold_constants",
+    "fold_masks",
 )
 
 

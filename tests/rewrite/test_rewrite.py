@@ -142,3 +142,47 @@ def test_a_linear_with_weight_input_is_not_packed():
 def test_an_unknown_pass_is_named():
     with pytest.raises(ConfigError, match="fold_constants"):
         RewriteConfig(["fold_constant"])
+
+
+def attention(mask, **weights):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(self, q.shape[-2]))
+
+    return Function(forward, **weights)
+
+
+def lower(n):
+    position = torch.arange(n)
+    return position[None, :] <= position[:, None]
+
+
+MASKS = {
+    "all true": (lambda self, n: lower(n) | True, None, False),
+    "all zero": (lambda self, n: torch.zeros(n, n) + torch.arange(n) * 0, None, False),
+    "causal": (lambda self, n: lower(n).expand(2, 1, n, n), None, True),
+    "causal with -inf": (lambda self, n: torch.where(lower(n), 0.0, float("-inf")), None, True),
+    "causal with the least number": (lambda self, n: torch.where(lower(n), 0.0, torch.finfo().min), None, True),
+    "window": (lambda self, n: lower(n) & lower(n).t(), "kept", False),
+    "causal with a bias": (lambda self, n: torch.where(lower(n), 0.0, -5.0), "kept", False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_known_values_are_read(name):
+    mask, kept, causal = MASKS[name]
+    module, inputs = attention(mask), torch.randn(3, 2, 4, 8, 16).unbind()
+    graph = rewritten(module, *inputs)
+    (call,) = [node for node in graph.module.graph.nodes if "attention" in str(node.target)]
+    assert (call.kwargs.get("attn_mask") is not None) == (kept == "kept")
+    assert (len(call.args) > 4 and call.args[4]) == causal
+    check(graph, module, *inputs)
+
+
+def test_a_mask_from_a_weight_is_assumed_and_can_be_checked_again():
+    module = attention(lambda self, n: self.visible & lower(n), visible=torch.ones(8, 8, dtype=torch.bool))
+    graph = rewritten(module, *torch.randn(3, 2, 4, 8, 16).unbind())
+    ((name, still),) = graph.assumed.items()
+    assert "is causal" in name
+    (constant,) = graph.constants_of_prologue
+    assert still({constant: lower(8)})
+    assert not still({constant: lower(8) & False})
