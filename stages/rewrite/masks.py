@@ -63,7 +63,7 @@ def lets_all_pass(mask: torch.Tensor) -> bool:
 
 
 def is_causal(mask: torch.Tensor) -> bool:
-    """True of a mask over (queries, keys) of one length in which query i sees just the keys up to i, whatever the batch.
+    """True of a mask over (queries, keys) of one length in which query i sees the keys up to i, whatever the batch.
 
     The least number of the type blocks as -inf does: each query sees itself, and exp of the difference is 0.
     """
