@@ -78,15 +78,16 @@ def _widen(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> None:
     old = node.meta["val"]
     if isinstance(old, torch.Tensor):
         node.meta["val"] = old.to(torch.float32)
-        results = [node]
+        results = {node: old}
     else:
         node.meta["val"] = type(old)(v.to(torch.float32) if v.dtype is dtype else v for v in old)
-        results = [user for user in node.users if old[user.args[1]].dtype is dtype]
+        results = {user: user.meta["val"] for user in node.users if old[user.args[1]].dtype is dtype}
         for result in results:
             result.meta["val"] = node.meta["val"][result.args[1]]
-    for result in results:
+    for result, rounded in results.items():
         users = list(result.users)
         with graph.inserting_after(result):
-            narrow = _cast(graph, result, dtype, result.meta["val"].to(dtype))
+            # The cast takes over the fake value of the product, and with it the storage that later views share.
+            narrow = _cast(graph, result, dtype, rounded)
         for user in users:
             user.replace_input_with(result, narrow)

@@ -14,6 +14,7 @@ from stages.rewrite.config import PASSES, RewriteConfig
 from stages.rewrite.freeze import fold_constants
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.prepack import prepack
+from stages.rewrite.propagate import propagate
 
 REWRITES: dict[str, Callable[[Graph], str]] = {
     "remove_identities": remove_identities,
@@ -32,6 +33,7 @@ def run(graph: Graph, config: RewriteConfig) -> Graph:
     for name in config.passes:
         if note := REWRITES[name](graph):
             graph.notes.append(f"{name}: {note}")
+            propagate(graph)
     graph.module.recompile()
     verify(graph)
     return graph

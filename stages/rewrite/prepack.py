@@ -13,7 +13,6 @@ from torch import fx
 
 from stages.ir.graph import Graph
 from stages.rewrite.edit import aten, call, calls, replace, tensor_of
-from stages.rewrite.propagate import propagate
 
 mkldnn = torch.ops.mkldnn
 
@@ -25,8 +24,6 @@ def prepack(graph: Graph) -> str:
     known = _frozen_values(graph)
     linears = [node for node in calls(graph, aten.addmm.default, aten.mm.default) if _linear(graph, node, known)]
     convolutions = [node for node in calls(graph, aten.convolution.default) if _convolution(graph, node, known)]
-    if convolutions:
-        propagate(graph)
     counts = [f"{len(linears)} linear layers"] * bool(linears) + [f"{len(convolutions)} convolutions"] * bool(
         convolutions
     )
