@@ -42,6 +42,9 @@ class Argument:
     static: bool
 
 
+_AS_THEY_ARE = frozenset({"non_alias", "unsafe_view_alias", "custom_function_view"})
+
+
 @dataclass
 class AotResult:
     """`call(*arguments)` runs the compiled graph as the Dynamo module ran.
@@ -53,6 +56,27 @@ class AotResult:
     call: Callable[..., Any]
     metadata: Any
     training: bool
+
+    def mutated(self, count: int) -> list[int]:
+        """The positions, among the `count` arguments of `call`, of tensors that it writes to."""
+        held = len(self.metadata.input_info) - count
+        return sorted(position - held for position in mutated_inputs(self.metadata) if position >= held)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the graph's outputs are the call's outputs as they are: nothing mutated, no alias to make.
+
+        The names are those of AOTAutograd's `OutputType`. An `unsafe_view_alias` is the view of a value that nothing
+        else holds, which is returned as it is.
+        """
+        return (
+            not self.training
+            and not mutated_inputs(self.metadata)
+            and not getattr(self.metadata, "tokens", None)
+            and self.metadata.num_intermediate_bases == 0
+            and self.metadata.grad_enabled_mutation is None
+            and all(info.output_type.name in _AS_THEY_ARE for info in self.metadata.output_info)
+        )
 
 
 def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> AotResult:
@@ -72,7 +96,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
                 found["metadata"] = TracingContext.get().fw_metadata
                 found["training"] = training
             with _real_tensors():
-                graph = build_graph(aot_module, known if forward else [], _mutated(found["metadata"]), training)
+                graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
                 return _boxed(compile_graph(graph))
 
         return compile_one
@@ -160,7 +184,8 @@ def _position_of(node: fx.Node, position: int, count: int, known: int) -> int | 
     return index if isinstance(index, int) and index < known else None
 
 
-def _mutated(metadata: Any) -> frozenset[int]:
+def mutated_inputs(metadata: Any) -> frozenset[int]:
+    """The positions of the traced module's arguments whose data or layout the graph changes."""
     infos = getattr(metadata, "input_info", ())
     return frozenset(index for index, info in enumerate(infos) if info.mutates_data or info.mutates_metadata)
 
