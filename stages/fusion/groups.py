@@ -17,8 +17,7 @@ from stages.fusion.config import Rule
 from stages.fusion.kernels import Built, Refusal
 from stages.fusion.legality import legal, within_limits
 from stages.fusion.lowering import Kind
-from stages.fusion.lowering.storage import base_of, extent
-from stages.fusion.partition import Group, Partition
+from stages.fusion.partition import Group, Partition, bytes_of
 from stages.fusion.rules import find_rule
 from stages.ir.program import Decision
 
@@ -31,12 +30,6 @@ def group(partition: Partition) -> list[Decision]:
     merging.merge_all(siblings=True)
     merging.compute_again(creations=False)
     return [*merging.decisions, *merging.refusals()]
-
-
-def bytes_of(value: fx.Node) -> int:
-    """Bytes of the storage of a value."""
-    base = base_of(value)
-    return extent(base.shape, base.strides) * int(value.meta["val"].dtype.itemsize)
 
 
 @dataclass
@@ -147,7 +140,7 @@ class _Merging:
         partition = self.partition
         holder = partition.groups[home]
         cone = partition.cone([value], holder.units)
-        producer = partition.kernels.build(sorted(cone), [value])
+        producer = partition.build(cone, [value])
         if isinstance(producer, Refusal):
             return
         readers = partition.readers(value)
@@ -176,7 +169,7 @@ class _Merging:
         if isinstance(rule, Refusal):
             return rule
         units = taker.units | cone
-        built = partition.kernels.build(sorted(units), partition.outputs(units, (key,)))
+        built = partition.build(units, partition.outputs(units, (key,)))
         if isinstance(built, Refusal):
             return built
         return within_limits(partition.config, units, built) or (built, rule)

@@ -16,8 +16,7 @@ from torch import fx
 
 from stages.fusion.cost import work
 from stages.fusion.lowering import NotFusable, build_kernel
-from stages.fusion.lowering.storage import base_of
-from stages.fusion.units import Units, results_of
+from stages.fusion.units import Unit, owner_of, results_of
 from stages.ir.kernel import Kernel, traffic
 
 
@@ -63,15 +62,14 @@ class Built:
 class Kernels:
     """Builds kernels of units, and keeps what it built by structure."""
 
-    def __init__(self, units: Units, emulate_precision_casts: bool) -> None:
-        self.units = units
+    def __init__(self, emulate_precision_casts: bool) -> None:
         self.emulate_precision_casts = emulate_precision_casts
         self.known: dict[Hashable, tuple[Built, tuple[Hashable, ...]] | Refusal] = {}
         self.described: dict[fx.Node, Hashable] = {}
 
-    def build(self, members: Iterable[int], outputs: Sequence[fx.Node]) -> Built | Refusal:
-        """One kernel that runs `members` (numbers of units) and stores `outputs`."""
-        nodes = self.nodes_of(members)
+    def build(self, units: Iterable[Unit], outputs: Sequence[fx.Node]) -> Built | Refusal:
+        """One kernel that runs `units` and stores `outputs`."""
+        nodes = nodes_of(units)
         key, places = self._structure(nodes, outputs)
         if (known := self.known.get(key)) is None:
             known = self.known[key] = self._lower(nodes, outputs, places)
@@ -81,21 +79,13 @@ class Kernels:
         by_role = {role: value for value, role in places.items()}
         return replace(built, values=tuple(by_role[role] for role in roles))
 
-    def nodes_of(self, members: Iterable[int]) -> list[fx.Node]:
-        """The operations of `members`, their results, and the views between them, in the graph's order."""
-        chosen = [self.units[index] for index in members]
-        made = {value for unit in chosen for value in unit.values}
-        nodes = {unit.node for unit in chosen} | {value for unit in chosen for value in results_of(unit.node)}
-        nodes |= {view for unit in chosen for view in unit.views if base_of(view) in made}
-        return sorted(nodes)
-
     def _lower(
         self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node], places: dict[fx.Node, Hashable]
     ) -> tuple[Built, tuple[Hashable, ...]] | Refusal:
         try:
-            kernel, values = build_kernel(nodes, outputs, "kernel")
+            kernel, values = build_kernel(nodes, outputs, "kernel", self.emulate_precision_casts)
         except NotFusable as refusal:
-            return Refusal(str(refusal))
+            return Refusal(refusal.reason)
         built = Built(kernel, tuple(values), sum(traffic(kernel)), work(kernel))
         return built, tuple(places[value] for value in values)
 
@@ -110,7 +100,7 @@ class Kernels:
             nonlocal inputs
             if node in places:
                 return places[node], ()
-            base = base_of(node)
+            base = owner_of(node)
             if base not in places:
                 places[base] = ("input", inputs)
                 inputs += 1
@@ -128,6 +118,15 @@ class Kernels:
         if node not in self.described:
             self.described[node] = _geometry(node.meta["val"])
         return self.described[node]
+
+
+def nodes_of(units: Iterable[Unit]) -> list[fx.Node]:
+    """The operations of `units`, their results, and the views between them, in the graph's order."""
+    chosen = list(units)
+    made = {value for unit in chosen for value in unit.values}
+    nodes = {unit.node for unit in chosen} | {value for unit in chosen for value in results_of(unit.node)}
+    nodes |= {view for unit in chosen for view in unit.views if owner_of(view) in made}
+    return sorted(nodes)
 
 
 def _geometry(value: Any) -> Hashable:

@@ -7,14 +7,15 @@ groups behind are brought up to date, so a check is one `&`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from torch import fx
 
 from stages.fusion.config import FusionConfig
 from stages.fusion.kernels import Built, Kernels, Refusal
 from stages.fusion.lowering import Kind
+from stages.fusion.lowering.storage import base_of, extent
 from stages.fusion.units import Unit, Units
 
 
@@ -43,9 +44,11 @@ class Partition:
                 self.before[unit.index] |= self.before[index] | 1 << index
                 self.follow[index] |= 1 << unit.index
             if unit.is_kernel:
-                built = kernels.build([unit.index], sorted(unit.values))
-                assert isinstance(built, Built), f"{unit.label} is no kernel by itself"
-                self.groups[unit.index] = Group(frozenset([unit.index]), built)
+                built = kernels.build([unit], sorted(unit.values))
+                if isinstance(built, Built):
+                    self.groups[unit.index] = Group(frozenset([unit.index]), built)
+                else:
+                    units.units[unit.index] = replace(unit, kind=Kind.EXTERN, reason=built.reason)
 
     # ---- who needs what ----
 
@@ -83,6 +86,10 @@ class Partition:
             return "creation"
         return "reduction" if built.reduces else "pointwise"
 
+    def build(self, units: Iterable[int], outputs: Sequence[fx.Node]) -> Built | Refusal:
+        """One kernel of `units` that stores `outputs`."""
+        return self.kernels.build([self.units[index] for index in units], outputs)
+
     # ---- merging ----
 
     def between(self, first: int, second: int) -> Unit | None:
@@ -103,7 +110,7 @@ class Partition:
     def joined(self, first: int, second: int) -> Built | Refusal:
         """The one kernel of two groups."""
         units = self.groups[first].units | self.groups[second].units
-        return self.kernels.build(sorted(units), self.outputs(units, (first, second)))
+        return self.build(units, self.outputs(units, (first, second)))
 
     def merge(self, first: int, second: int, built: Built) -> int:
         """Make one group of two; its number."""
@@ -144,7 +151,7 @@ class Partition:
                 continue
             kept = self.cone(stored, group.units)
             if kept:
-                built = self.kernels.build(sorted(kept), stored)
+                built = self.build(kept, stored)
                 assert isinstance(built, Built), "a part of a kernel is one"
                 self.groups[key] = Group(kept, built)
             else:
@@ -154,3 +161,9 @@ class Partition:
             waiting.extend(
                 sorted({self.home[self.units.maker[v]] for v in group.built.inputs if v in self.units.maker})
             )
+
+
+def bytes_of(value: fx.Node) -> int:
+    """Bytes of the storage of a value."""
+    base = base_of(value)
+    return extent(base.shape, base.strides) * int(value.meta["val"].dtype.itemsize)

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from stages.fusion.lowering import Kind, kind_of, why_not
-from stages.fusion.lowering.storage import base_of
+from stages.fusion.lowering.storage import base_of, is_view, tensor_of
 from stages.ir.errors import UserError
 from stages.ir.graph import Origin, origin_of, values_of
 
@@ -84,7 +84,7 @@ def units_of(graph: fx.Graph, device: torch.device) -> Units:
     last_effect: int | None = None
     for node in graph.nodes:
         if node.op == "output":
-            found.returned = {base_of(read) for read in node.all_input_nodes if is_tensor(read)}
+            found.returned = {owner_of(read) for read in node.all_input_nodes if is_tensor(read)}
         if node.op != "call_function" or node not in needed or not _makes_storage(node):
             continue
         _refuse_numbers(node)
@@ -102,46 +102,63 @@ def _unit(
     node: fx.Node, found: Units, device: torch.device, needed: set[fx.Node], last_effect: int | None
 ) -> Unit:
     tensors = [read for read in node.all_input_nodes if read.op != "get_attr" and is_tensor(read)]
-    reads = tuple(dict.fromkeys(base_of(read) for read in tensors))
+    kind = kind_of(node)
+    if kind is Kind.CREATION and node.meta["val"].device != device and not _only_kernels_read(node):
+        kind = Kind.EXTERN
+    if _looks_at_shape(node):
+        tensors = []
+    reads = tuple(dict.fromkeys(owner_of(read) for read in tensors))
     views = tuple(sorted({view for read in tensors for view in views_below(read)}))
     after = {found.maker[value] for value in reads if value in found.maker}
     if has_effect(node) and last_effect is not None:
         after.add(last_effect)
-    kind = kind_of(node)
-    reason = why_not(node) if kind is Kind.EXTERN else ""
-    stranger = next((value for value in reads if value.meta["val"].device != device), None)
-    if kind is not Kind.EXTERN and stranger is not None:
-        kind, reason = Kind.EXTERN, f"it reads {stranger.name}, which lies on {stranger.meta['val'].device}"
+    reason = _reason(node, reads, found, device) if kind is not Kind.EXTERN else why_not(node)
+    kind = Kind.EXTERN if reason else kind
     values = tuple(value for value in results_of(node) if value in needed)
     return Unit(len(found), node, kind, values, reads, views, tuple(sorted(after)), reason)
+
+
+def _reason(node: fx.Node, reads: tuple[fx.Node, ...], found: Units, device: torch.device) -> str:
+    """Why an operation that has a lowering runs in torch all the same; empty if it does not."""
+    for value in reads:
+        created = value in found.maker and found[found.maker[value]].kind is Kind.CREATION
+        if value.meta["val"].device != device and not created:
+            return f"it reads {value.name}, which lies on {value.meta['val'].device}"
+    return ""
+
+
+def _only_kernels_read(node: fx.Node) -> bool:
+    """Whether all that reads `node` could be kernels, so that it does not matter on which device it is created."""
+    return all(user.op == "call_function" and kind_of(user) in (Kind.POINTWISE, Kind.REDUCTION) for user in node.users)
 
 
 def results_of(node: fx.Node) -> tuple[fx.Node, ...]:
     """The nodes that stand for the tensors that `node` makes: itself, or the `getitem`s of it."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
-        return (node,) if is_tensor(node) and base_of(node) is node else ()
+        return (node,) if is_tensor(node) and owner_of(node) is node else ()
     picked = (user for user in node.users if user.target is operator.getitem and is_tensor(user))
-    return tuple(user for user in picked if base_of(user) is user)
+    return tuple(user for user in picked if owner_of(user) is user)
+
+
+def owner_of(node: fx.Node) -> fx.Node:
+    """The node that owns the memory of the tensor that `node` gives."""
+    return base_of(node).node
 
 
 def views_below(node: fx.Node) -> list[fx.Node]:
-    """The views that lead from the storage below `node` to it; `node` too if it is one."""
-    base, chain = base_of(node), []
-    while node is not base:
+    """The nodes that lead from the owner of the memory of `node` to it: views, and operations that give several."""
+    owner, chain = owner_of(node), []
+    while node is not owner:
         chain.append(node)
-        node = next(
-            read
-            for read in node.all_input_nodes
-            if read is base or (is_tensor(read) and base_of(read) is base) or isinstance(read.meta["val"], (tuple, list))
-        )
-        if isinstance(node.meta["val"], (tuple, list)):
-            chain.append(node)
+        if node.target is operator.getitem:
             node = node.all_input_nodes[0]
+            chain.append(node)
+        node = next(read for read in node.all_input_nodes if is_tensor(read) and owner_of(read) is owner)
     return chain
 
 
 def is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
+    return tensor_of(node) is not None
 
 
 def has_effect(node: fx.Node) -> bool:
@@ -152,11 +169,7 @@ def has_effect(node: fx.Node) -> bool:
 
 def _makes_storage(node: fx.Node) -> bool:
     """False of views, of the picking of one result, and of an operation all of whose results are views."""
-    if node.target is operator.getitem:
-        return False
-    if is_tensor(node):
-        return base_of(node) is node
-    return bool(results_of(node)) or has_effect(node)
+    return node.target is not operator.getitem and not is_view(node)
 
 
 def _needed(graph: fx.Graph) -> set[fx.Node]:
@@ -164,9 +177,15 @@ def _needed(graph: fx.Graph) -> set[fx.Node]:
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         effect = node.op == "call_function" and node.is_impure()
-        if node.op == "output" or effect or any(user in needed for user in node.users):
+        read = any(user in needed and not _looks_at_shape(user) for user in node.users)
+        if node.op == "output" or effect or read:
             needed.add(node)
     return needed
+
+
+def _looks_at_shape(node: fx.Node) -> bool:
+    """Whether `node` is a `zeros_like` or one of its kin, which read no element of their argument."""
+    return node.op == "call_function" and kind_of(node) is Kind.CREATION
 
 
 def _refuse_numbers(node: fx.Node) -> None:

@@ -1,0 +1,2 @@
+def absorb(module, names):
+    return module.graph, {}, []
