@@ -16,7 +16,7 @@ from stages.fusion.partition import Partition
 from stages.fusion.program import assemble
 from stages.fusion.units import units_of
 from stages.ir.graph import Graph
-from stages.ir.program import Decision, Program, verify
+from stages.ir.program import Program, verify
 
 __all__ = ["FusionConfig", "run"]
 
@@ -26,21 +26,16 @@ def run(graph: Graph, config: FusionConfig) -> Program:
 
     `graph` is left as it is. Raises `UserError` where the graph holds a number that only a run can tell.
     """
-    unfused = replace(config, rules=[], library_epilogues=[])
     kernels = Kernels(config.emulate_precision_casts)
-    before, _ = _fuse(graph, unfused, kernels)
-    program, decisions = _fuse(graph, config, kernels)
+    unfused = _fuse(graph, replace(config, rules=[], library_epilogues=[]), kernels)
+    program = replace(_fuse(graph, config, kernels), traffic_unfused=program_traffic(unfused))
     verify(program)
-    return replace(
-        program,
-        decisions=tuple(decisions),
-        notes=tuple(graph.notes),
-        traffic_unfused=program_traffic(before),
-    )
+    return program
 
 
-def _fuse(graph: Graph, config: FusionConfig, kernels: Kernels) -> tuple[Program, list[Decision]]:
-    nodes, absorbed, decisions = absorb(graph.module, config.library_epilogues)
-    partition = Partition(units_of(nodes, graph.device), kernels, config)
-    decisions = [*decisions, *group(partition)]
-    return assemble(graph, nodes, partition, absorbed), decisions
+def _fuse(graph: Graph, config: FusionConfig, kernels: Kernels) -> Program:
+    made = absorb(graph.module, config.library_epilogues)
+    partition = Partition(units_of(made.nodes, graph.device), kernels, config)
+    decisions = group(partition)
+    program = assemble(graph, made.nodes, partition, made.absorbed)
+    return replace(program, decisions=(*made.decisions, *decisions), notes=(*graph.notes, *made.notes))

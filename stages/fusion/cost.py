@@ -15,10 +15,11 @@ from stages.ir.program import BufferSpec, Launch, Program, Step, TensorRef
 
 # What a transcendental costs in multiplications, about: a polynomial of degree 5 to 7 with its range reduction.
 TRANSCENDENTAL = 8
-_TRANSCENDENTALS = frozenset(
+_TRANSCENDENTAL_NAMES = (
     "pow atan2 hypot exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc".split()
+    "erf erfc"
 )
+_TRANSCENDENTALS = frozenset(_TRANSCENDENTAL_NAMES.split())
 
 
 def work(kernel: Kernel) -> int:
@@ -53,9 +54,7 @@ def _touched(refs: Iterable[TensorRef], buffers: Mapping[str, BufferSpec]) -> in
     reached: dict[str, int] = {}
     for ref in dict.fromkeys(refs):
         spec = buffers[ref.buffer]
-        elements = prod(size for size, stride in zip(ref.shape, ref.strides, strict=True) if stride != 0 or size == 0)
+        stepped = ref.shape if ref.opaque else [size for size, step in zip(ref.shape, ref.strides) if step != 0]
         itemsize = (ref.dtype or spec.dtype).itemsize
-        reached[ref.buffer] = min(spec.nbytes, reached.get(ref.buffer, 0) + elements * itemsize)
+        reached[ref.buffer] = min(spec.nbytes, reached.get(ref.buffer, 0) + prod(stepped) * itemsize)
     return sum(reached.values())
-
-

@@ -9,7 +9,7 @@ from stages.ir.program import Extern, Launch, Program
 
 
 def explain(program: Program) -> str:
-    """Kernels with their operations and source lines, what stayed apart and why, what torch runs and why, bytes moved."""
+    """Bytes moved, kernels with their operations and source lines, what stayed apart, what torch runs, and why."""
     return "\n".join(_lines(program)) + "\n"
 
 

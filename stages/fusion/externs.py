@@ -22,15 +22,15 @@ from stages.ir.graph import Origin, origin_of, values_of
 from stages.ir.program import Extern, TensorRef
 
 # Operator -> overload of its out-variant, for operators with a kernel of their own for it on the CPU and on CUDA.
+_PLAIN_OUT = (
+    "mm addmm bmm baddbmm addmv addbmm addr _addmm_activation _int_mm cat index_select gather take cumsum cumprod "
+    "tril triu max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d adaptive_max_pool2d "
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
+    "upsample_bicubic2d upsample_trilinear3d reflection_pad1d reflection_pad2d replication_pad2d "
+    "linalg_vector_norm _softmax _log_softmax scatter_add index_add index_copy im2col col2im renorm"
+)
 _OUT_NAMES = {
-    **dict.fromkeys(
-        "mm addmm bmm baddbmm addmv addbmm addr _addmm_activation _int_mm cat index_select gather take cumsum cumprod "
-        "tril triu max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d adaptive_max_pool2d "
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-        "upsample_bicubic2d upsample_trilinear3d reflection_pad1d reflection_pad2d replication_pad2d "
-        "linalg_vector_norm _softmax _log_softmax scatter_add index_add index_copy im2col col2im renorm".split(),
-        "out",
-    ),
+    **dict.fromkeys(_PLAIN_OUT.split(), "out"),
     "topk": "values",
     "sort.stable": "values_stable",
     "kthvalue": "values",

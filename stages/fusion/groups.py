@@ -1,4 +1,4 @@
-"""Units become groups, one kernel each, by greedy merging. Comes in: a `Partition` into single units. Goes out: it, merged.
+"""Units become groups, one kernel each, by greedy merging. Comes in: a `Partition` into single units; it is merged.
 
 Four passes: creation operations are computed where they are used; producers and consumers are merged, those first
 whose fusion saves the most bytes; siblings too; and stored values that are cheaper to compute again than to write and
@@ -211,9 +211,7 @@ class _Merging:
                         producer = partition.units[partition.units.maker[value]]
                         consumer = partition.units[self._reader_in(reader, value)]
                         found.append(
-                            Decision(
-                                producer.label, consumer.label, False, "", refusal.reason, consumer.origin
-                            )
+                            Decision(producer.label, consumer.label, False, "", refusal.reason, consumer.origin)
                         )
         return found
 

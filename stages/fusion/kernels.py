@@ -121,12 +121,9 @@ class Kernels:
 
 
 def nodes_of(units: Iterable[Unit]) -> list[fx.Node]:
-    """The operations of `units`, their results, and the views between them, in the graph's order."""
+    """The operations of `units` and their results, in the graph's order. The views between them follow from these."""
     chosen = list(units)
-    made = {value for unit in chosen for value in unit.values}
-    nodes = {unit.node for unit in chosen} | {value for unit in chosen for value in results_of(unit.node)}
-    nodes |= {view for unit in chosen for view in unit.views if owner_of(view) in made}
-    return sorted(nodes)
+    return sorted({unit.node for unit in chosen} | {value for unit in chosen for value in results_of(unit.node)})
 
 
 def _geometry(value: Any) -> Hashable:

@@ -1,4 +1,4 @@
-"""The order of steps. Comes in: what each step reads, writes and must follow. Goes out: an order with a low memory peak.
+"""The order of steps. Comes in: what each reads, writes and must follow. Goes out: an order with a low memory peak.
 
 Two orders are tried, the graph's own and a greedy one that always takes the ready step after which the least memory is
 in use; the one with the lower peak wins, the graph's own on a tie. Both depend on nothing but the graph.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stages.ir.kernel import IRError
 
@@ -23,10 +24,10 @@ class Task:
     kept            storages written here that stay in use to the end (the program returns them)
     """
 
-    reads: frozenset[Hashable]
-    writes: dict[Hashable, int]
+    reads: frozenset[Any]
+    writes: Mapping[Any, int]
     after: tuple[int, ...] = ()
-    kept: frozenset[Hashable] = field(default_factory=frozenset)
+    kept: frozenset[Any] = field(default_factory=frozenset)
 
 
 class _Walk:

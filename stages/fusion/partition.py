@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import fx
 
 from stages.fusion.config import FusionConfig
@@ -163,7 +164,14 @@ class Partition:
             )
 
 
+def is_opaque(value: fx.Node) -> bool:
+    """Whether the tensor of `value` has no strides: oneDNN's packed layout."""
+    return value.meta["val"].layout is not torch.strided
+
+
 def bytes_of(value: fx.Node) -> int:
     """Bytes of the storage of a value."""
+    tensor = value.meta["val"]
     base = base_of(value)
-    return extent(base.shape, base.strides) * int(value.meta["val"].dtype.itemsize)
+    elements = tensor.numel() if is_opaque(value) else extent(base.shape, base.strides)
+    return int(elements) * int(tensor.dtype.itemsize)

@@ -16,7 +16,7 @@ from torch import fx
 from stages.fusion.externs import extern_of, out_variant, result_nodes, shares_storage
 from stages.fusion.lowering.storage import base_of, extent, tensor_of
 from stages.fusion.order import Task, order
-from stages.fusion.partition import Group, Partition, bytes_of
+from stages.fusion.partition import Group, Partition, bytes_of, is_opaque
 from stages.fusion.units import Unit
 from stages.ir.graph import Graph, Origin, origin_of, values_of
 from stages.ir.kernel import IRError
@@ -50,7 +50,7 @@ class _Assembly:
                 self.add_buffer(node, kinds[node.name], node.name)
         steps = tuple(self.step(job) for job in self.jobs())
         output = next(iter(reversed(self.nodes.nodes)))
-        outputs = tuple(self.output(value) for value in output.args[0])  # type: ignore[union-attr]
+        outputs = tuple(self.output(value) for value in output.args[0])
         return Program(self.graph.device, tuple(self.graph.inputs), self.buffers, steps, outputs)
 
     # ---- steps ----
@@ -59,7 +59,8 @@ class _Assembly:
         """Groups and externs, in the order to run them."""
         partition = self.partition
         externs = {unit.index: unit for unit in partition.units.units if not unit.is_kernel}
-        jobs: dict[int, Group | Unit] = dict(sorted({**partition.groups, **externs}.items()))
+        jobs: dict[int, Group | Unit] = {**partition.groups, **externs}
+        jobs = {key: jobs[key] for key in sorted(jobs)}
         number = {key: position for position, key in enumerate(jobs)}
         found = [self.task(job, number) for job in jobs.values()]
         listed = list(jobs.values())
@@ -68,10 +69,11 @@ class _Assembly:
     def task(self, job: Group | Unit, number: dict[int, int]) -> Task:
         returned = self.partition.units.returned
         if isinstance(job, Group):
-            writes, reads, after = job.built.outputs, job.built.inputs, ()
+            writes, reads = job.built.outputs, job.built.inputs
         else:
             writes, reads = job.values, job.reads
-            after = tuple(number[index] for index in job.after if not self.partition.units[index].is_kernel)
+        before = () if isinstance(job, Group) else job.after
+        after = tuple(number[index] for index in before if not self.partition.units[index].is_kernel)
         sizes = {value: bytes_of(value) for value in writes}
         return Task(frozenset(reads), sizes, after, frozenset(writes) & returned)
 
@@ -113,8 +115,8 @@ class _Assembly:
     # ---- buffers ----
 
     def add_buffer(self, value: fx.Node, role: str, name: str = "") -> str:
-        base = base_of(value)
-        return self._add(value.meta["val"].dtype, extent(base.shape, base.strides), role, name, value)
+        dtype: torch.dtype = value.meta["val"].dtype
+        return self._add(dtype, bytes_of(value) // dtype.itemsize, role, name, value)
 
     def scratch(self, value: torch.Tensor) -> TensorRef:
         """A place for a result that nobody reads but that an out-variant writes."""
@@ -135,7 +137,8 @@ class _Assembly:
             raise IRError(f"fusion: {node.name} lies in {base.node.name}, which no step has made")
         if base.offset < 0:
             raise IRError(f"fusion: {node.name} reaches before the memory of {base.node.name}")
-        return TensorRef(self.names[base.node], base.shape, base.strides, base.offset)
+        strides = () if is_opaque(node) else base.strides
+        return TensorRef(self.names[base.node], base.shape, strides, base.offset)
 
     def output(self, value: Any) -> Any:
         if not isinstance(value, fx.Node):
@@ -160,5 +163,3 @@ def operation_name(node: fx.Node) -> str:
     """The operator of `node` without namespace and overload: `add`, `softmax`."""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "__name__", packet)).strip("_")
-
-
