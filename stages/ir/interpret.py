@@ -2,7 +2,7 @@
 
 Comes in: a `Kernel` and a flat tensor for each of its buffers. Goes out: nothing; the output tensors are written.
 Every node becomes one tensor over the whole iteration space: a dimension for each parallel axis, then one for each
-inner axis, of extent 1 where the node does not depend on the axis. Each operator runs in its IR type, through torch's own
+inner axis, of extent 1 where the node does not depend on it. Each operator runs in its IR type, through torch's own
 operator of that meaning; `in_double` runs all floating point in float64 instead and rounds only at the stores.
 """
 
