@@ -53,6 +53,7 @@ class TensorRef:
     """A tensor view of a buffer: what `torch.as_strided` needs. Strides and offset count elements of the buffer.
 
     dtype is None where it is the buffer's own, else the type its memory is reinterpreted as (`view.dtype`).
+    An opaque tensor (a constant in oneDNN's packed layout) has a shape and no strides: it is passed as it is.
     """
 
     buffer: str
@@ -60,6 +61,11 @@ class TensorRef:
     strides: tuple[int, ...]
     offset: int = 0
     dtype: torch.dtype | None = None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the buffer holds a tensor without strides."""
+        return len(self.strides) != len(self.shape)
 
 
 @dataclass(frozen=True)
