@@ -75,7 +75,7 @@ def _summary(plan: ArenaPlan) -> str:
 def _box(box: tuple[float, float, float, float], name: str, steps: str, offset: int, nbytes: int, share: float) -> str:
     """One buffer; its name is written inside where it fits."""
     left, top, width, height = box
-    hue = 175 - 170 * share
+    hue = 175 - 170 * share**0.5  # most lives are short: the root spreads them
     parts = [
         f'<g><rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" '
         f'fill="hsl({hue:.0f} 55% 68%)" stroke="white" stroke-width="1"/>',
