@@ -1,0 +1,38 @@
+"""The torch.compile backend: `torch.compile(model, backend="torchweld", options={"precision": "amp"})`.
+
+Dynamo finds it through the entry point `torch_dynamo_backends`. Comes in: a graph of Dynamo. Goes out: a callable that
+runs our program of it. Capture does what is between the two (AOTAutograd); the stages after it are those of `optimize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from pipeline.compile import compile_graph
+from pipeline.stages import service
+from stages.ir.graph import Graph
+
+
+def torchweld(
+    gm: fx.GraphModule, example_inputs: Sequence[Tensor], options: Mapping[str, Any] | Sequence[str] | None = None
+) -> Callable[..., Any]:
+    """Compile `gm`, as Dynamo asks.
+
+    options   overrides of the config: {"precision": "amp", "fusion.max_ops": 8} or ["precision=amp"]
+    Raises `UserError` on an option that is not valid.
+    """
+
+    from pipeline.configure import session_of
+
+    session = session_of(options or ())
+
+    def compile_one(graph: Graph) -> Callable[..., Any]:
+        executable = compile_graph(graph, session).executable
+        assert executable is not None
+        return executable
+
+    backend: Callable[..., Any] = service("make_backend")(compile_one)
+    return backend(gm, example_inputs)

@@ -1,0 +1,256 @@
+"""One run, from a checked config to results on disk: load, compile, validate, benchmark, record.
+
+Comes in: a `Config` and the run folder. Goes out: files in the folder and an exit code: 0 for a result that is right,
+1 for one that is not, 130 after Ctrl-C. A `UserError` passes through to whoever called; the folder is then taken away
+again if nothing worth keeping is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pipeline import recipe as recipes
+from pipeline.compile import Compilation, Session, compile_model
+from pipeline.config import Config
+from pipeline.device import describe, device_of, versions
+from pipeline.dump import Dump
+from pipeline.explain import explain
+from pipeline.models import Model, load
+from pipeline.precision import context_of, converted, products
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe
+from pipeline.result import Result
+from pipeline.stages import service
+from pipeline.validation import validate
+from stages.ir.errors import UserError
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run(config: Config, recipe: Recipe | None, folder: Path, progress: Progress | None = None) -> int:
+    """Do the run; returns the exit code. Raises `UserError`, and whatever a fault of ours raises."""
+    progress = progress or Progress()
+    schedules = recipe.schedules if recipe is not None else None
+    session = Session(config, progress, Dump(folder / "dump" if config.dump else None), schedules)
+    result = Result(config, folder, stage_seconds=progress.seconds)
+    try:
+        with products(config.precision):
+            _work(session, result, recipe)
+        _write(result)
+        _publish(result, progress)
+    except KeyboardInterrupt:
+        return _interrupted(result, progress)
+    except UserError:
+        if not _removed(folder):
+            _write_as(result, "error", progress)
+        raise
+    except Exception:
+        _write_as(result, "error", progress)
+        raise
+    return FAILED if result.status == "failed" else OK
+
+
+def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
+    """The run itself; what is known so far stands in `result` all the time."""
+    config, progress = session.config, session.progress
+    device = device_of(config.device)
+    if config.device.threads:
+        torch.set_num_threads(config.device.threads)
+    result.device = describe(device)
+    result.versions = versions([config.model.library] if config.model.library != "custom" else [])
+    _announce(config, result, recipe, progress)
+    with progress.stage("load"):
+        model = load(config.model, config.seed, device)
+        model.check(config.seed)
+    result.weights = model.weights
+    progress.say(f"weights: {model.weights}")
+    args, kwargs = model.inputs(config.seed)
+    begin = time.perf_counter()
+    compilation = result.compilation = compile_model(model.module, args, kwargs, session)
+    with torch.no_grad():
+        compilation.call(*args, **kwargs)
+    compile_seconds = time.perf_counter() - begin
+    _tell(compilation, result, progress)
+    if recipe is not None:
+        _compare(recipe, result, progress)
+    status = _validate(model, compilation, session, result)
+    if status != "failed":
+        _benchmark(model, compilation, compile_seconds, session, result)
+    result.status = status
+
+
+def _announce(config: Config, result: Result, recipe: Recipe | None, progress: Progress) -> None:
+    """What will happen, before it does."""
+    progress.say(f"torchweld: {config.model.name} in {config.precision.name} on {result.device}")
+    progress.say(f"stages: {' -> '.join(config.stages)}")
+    if "benchmark" in config.stages:
+        progress.say(f"timed against: {', '.join(config.engine.peers)}")
+    if recipe is not None:
+        progress.say(f"recipe: {config.recipe}; its schedules are taken, nothing is tuned")
+    progress.say(f"results in: {result.folder}")
+
+
+def _tell(compilation: Compilation, result: Result, progress: Progress) -> None:
+    """What the user should know of the compilation."""
+    notes = [f"graph break at {place}" for place in compilation.breaks]
+    notes += [note for unit in compilation.units for note in unit.graph.notes]
+    notes += [note for program in compilation.programs for note in program.notes]
+    result.notes += dict.fromkeys(notes)
+    for note in result.notes:
+        progress.say(f"note: {note}")
+
+
+def _compare(recipe: Recipe, result: Result, progress: Progress) -> None:
+    lines = recipes.differences(recipe, result.programs, result.versions, result.device, result.weights)
+    for line in lines or ["no difference: the same versions, device and kernels"]:
+        progress.say(f"against the recipe: {line}")
+    result.notes += [f"against the recipe: {line}" for line in lines]
+
+
+def _validate(model: Model, compilation: Compilation, session: Session, result: Result) -> str:
+    """The status of the run, as far as being right decides it."""
+    config, progress = session.config, session.progress
+    if session.stage("validate") is None:
+        result.notes.append("not validated: the stage was left out, so nobody knows whether the result is right")
+        progress.say(f"note: {result.notes[-1]}")
+        return "unchecked"
+    sets = [model.inputs(config.validate.seed + number) for number in range(config.validate.input_sets)]
+    with progress.stage("validate"):
+        result.validation = validate(compilation.call, model.module, sets, session, model.metric)
+    if not result.validation.passed:
+        progress.say("VALIDATION FAILED")
+        for reason in (*result.validation.reasons, result.validation.first_wrong_step):
+            if reason:
+                progress.say(f"  {reason}")
+        return "failed"
+    ratio = result.validation.error_ratio
+    progress.say("validated" + (f": error {ratio:.2f} × eager's own" if ratio is not None else ""))
+    for name, value in result.validation.task_metrics.items():
+        progress.say(f"  {name}: {value:.6g}")
+    return "passed"
+
+
+def _benchmark(
+    model: Model, compilation: Compilation, compile_seconds: float, session: Session, result: Result
+) -> None:
+    stage, config, progress = session.stage("benchmark"), session.config, session.progress
+    if stage is None:
+        return
+
+    compile_time, build_peers = service("compile_time"), service("build_peers")
+
+    args, kwargs = model.inputs(config.seed)
+    device = model.device
+
+    def call(function: Callable[..., Any]) -> object:
+        with torch.no_grad(), context_of(config.precision, device.type):
+            return function(*args, **kwargs)
+
+    def ours() -> object:
+        with torch.no_grad():
+            return compilation.call(*args, **kwargs)
+
+    with progress.stage("peers"):
+        eager = converted(model.module, config.precision)
+        peers = build_peers(config.engine.peers, eager, call, device, config.engine, progress.detail)
+    engines = {"torchweld": ours, **{peer.name: peer.engine for peer in peers if peer.engine is not None}}
+    plans = [program.plan for program in compilation.programs if program.plan is not None]
+    with progress.stage("benchmark"):
+        result.benchmark = stage.load()(
+            engines,
+            config.benchmark,
+            device,
+            baseline=config.engine.baseline,
+            batch_size=config.model.batch,
+            compile_times={
+                "torchweld": compile_time(cold_seconds=compile_seconds),
+                **{peer.name: peer.compile_time for peer in peers},
+            },
+            held_bytes={
+                "torchweld": sum(plan.size for plan in plans),
+                **{peer.name: peer.held_bytes for peer in peers},
+            },
+            details={peer.name: peer.detail for peer in peers},
+            failures={peer.name: peer.failure for peer in peers if peer.failure},
+        )
+
+
+# ---- what stays ----------------------------------------------------------------------------
+
+
+def _write(result: Result) -> None:
+    """The files that every run leaves, whole or not. Raises `UserError` where they cannot be written."""
+    try:
+        _write_files(result)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or result.folder} cannot be written: {error.strerror}", "is the disk full?"
+        ) from error
+
+
+def _write_files(result: Result) -> None:
+    folder = result.folder
+    values = result.to_dict()
+    (folder / "results.yaml").write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    if result.compilation is None:
+        return
+    (folder / "explain.txt").write_text(explain(result.compilation.units), encoding="utf-8")
+    if result.complete:
+        recipes.write(
+            folder / "recipe.yaml",
+            result.config,
+            result.programs,
+            result.versions,
+            result.device,
+            result.weights,
+            {key: values[key] for key in ("status", "validation", "latency_ms") if key in values},
+        )
+
+
+def _publish(result: Result, progress: Progress) -> None:
+    """The report on the terminal and as a page, and the record in MLflow."""
+    from pipeline import report, tracking
+
+    report.write(result)
+    if result.config.tracking.enabled:
+        with progress.stage("tracking"):
+            for line in tracking.log(result):
+                progress.say(line)
+    report.show(result, progress.console)
+
+
+def _write_as(result: Result, status: str, progress: Progress) -> None:
+    """Write what there is, marked as a part of a run that did not end."""
+    result.status, result.stopped_in = status, progress.current
+    _write(result)
+
+
+def _interrupted(result: Result, progress: Progress) -> int:
+    """After Ctrl-C: keep what there is, and say whether it is whole."""
+    where = progress.current or "the beginning"
+    if result.complete:
+        progress.say(
+            f"interrupted in {where}; the results in {result.folder} are whole, but not all of them were logged"
+        )
+    else:
+        _write_as(result, "interrupted", progress)
+        progress.say(f"interrupted in {where}; what there is stands in {result.folder}, marked as partial")
+    return INTERRUPTED
+
+
+def _removed(folder: Path) -> bool:
+    """Remove the run folder if it is empty, and the folder of its date if that then is; whether it is gone."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return not folder.exists()
+    with suppress(OSError):
+        folder.parent.rmdir()
+    return True

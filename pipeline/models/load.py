@@ -1,0 +1,89 @@
+"""A model of the config, ready to be compiled, with its inputs.
+
+Comes in: `ModelConfig`, a seed and a device. Goes out: a `Model`: the module in evaluation mode, what its weights are,
+and inputs by seed. Everything that can go wrong on the way (a library that is missing, a factory that raises, inputs
+that do not fit) is a `UserError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pipeline.config import ModelConfig
+from pipeline.models import custom, diffusion, minilm, timm_models, transformer
+from pipeline.models.inputs import make_inputs, shapes
+from stages.ir.errors import UserError
+
+# find(config): what will be built, or a `UserError`; build(config, seed): the model, and what its weights are.
+_LIBRARIES: dict[str, Any] = {
+    "transformers": transformer,
+    "timm": timm_models,
+    "diffusers": diffusion,
+    "minilm": minilm,
+    "custom": custom,
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to compile. module: what is called; weights: what they are, for people ("random, seed 0")."""
+
+    config: ModelConfig
+    module: Callable[..., Any]
+    weights: str
+    device: torch.device
+
+    def inputs(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of one call, the same ones for the same seed."""
+        tensors = {name: tensor.to(self.device) for name, tensor in make_inputs(self.config.inputs, seed).items()}
+        if self.config.positional:
+            return tuple(tensors.values()), dict(self.config.call)
+        return (), {**tensors, **self.config.call}
+
+    def check(self, seed: int) -> None:
+        """Call the model once as it is. Raises `UserError` if the inputs do not fit it."""
+        args, kwargs = self.inputs(seed)
+        try:
+            with torch.no_grad():
+                self.module(*args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            mend = "a smaller model.batch, or device=cpu"
+            raise UserError(
+                f"{self.config.name}: one eager call does not fit into the memory of {self.device}", mend
+            ) from error
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            what = f"{self.config.name} does not take its inputs ({shapes(args, kwargs)})"
+            raise UserError(
+                f"{what}: {type(error).__name__}: {lines[0]}",
+                "model.inputs says what is passed; model.batch, model.sequence and model.image_size what sizes it has",
+            ) from error
+
+    @property
+    def metric(self) -> Callable[[Callable[..., Any]], dict[str, float]] | None:
+        """The measure of the model's own task, as a function of the compiled model; None where there is none."""
+        if self.config.library != "minilm" or not isinstance(self.module, torch.nn.Module):
+            return None
+        return minilm.Retrieval(self.module, self.config, self.device)
+
+
+def check_importable(config: ModelConfig) -> None:
+    """Import what the model comes from. Raises `UserError` where that fails; nothing is built."""
+    _LIBRARIES[config.library].find(config)
+
+
+def load(config: ModelConfig, seed: int, device: torch.device) -> Model:
+    """Build the model on the CPU under `seed`, so that every device gets the same weights, and move it.
+
+    Raises `UserError` where its library is missing, its weights cannot be had, or the user's factory fails.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module, weights = _LIBRARIES[config.library].build(config, seed)
+    if isinstance(module, torch.nn.Module):
+        module = module.eval().to(device)
+    return Model(config, module, weights, device)

@@ -1,0 +1,71 @@
+"""What a run says while it works: a line for each stage with its seconds, and what stages have to tell.
+
+On a terminal the running stage is shown with its time so far. Elsewhere nothing is printed but what `say` is given; the
+seconds are kept either way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Progress:
+    """seconds: wall time of each stage, summed over the graphs that went through it.
+
+    current: the stage that is running, or that was running when an exception began.
+    """
+
+    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
+        self.console = console or Console(highlight=False)
+        self.quiet = quiet
+        self.seconds: dict[str, float] = {}
+        self.current = ""
+        self._bar: tuple[Bar, TaskID] | None = None
+
+    @contextmanager
+    def stage(self, name: str, detail: str = "") -> Iterator[None]:
+        """Time what runs inside as stage `name`."""
+        start = time.perf_counter()
+        outer, self.current = self.current, name
+        with self._live(f"{name} {detail}".strip()):
+            yield
+        self.current = outer
+        took = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + took
+        if self._lively:
+            self.console.print(f"  {name:<10} {took:7.1f} s  {detail}", markup=False)
+
+    def detail(self, text: str) -> None:
+        """What the running stage is at."""
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, description=f"{self.current}: {text}")
+
+    def say(self, text: str) -> None:
+        """A line for the user, on a terminal or not; nothing if quiet."""
+        if not self.quiet:
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    @property
+    def _lively(self) -> bool:
+        return not self.quiet and self.console.is_terminal
+
+    @contextmanager
+    def _live(self, text: str) -> Iterator[None]:
+        """A spinner with the time so far; only for the outermost stage, since a terminal has room for one."""
+        if not self._lively or self._bar is not None:
+            yield
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Bar(*columns, console=self.console, transient=True) as bar:
+            self._bar = bar, bar.add_task(text)
+            try:
+                yield
+            finally:
+                self._bar = None
