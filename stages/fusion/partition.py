@@ -165,8 +165,8 @@ class Partition:
 
 
 def is_opaque(value: fx.Node) -> bool:
-    """Whether the tensor of `value` has no strides: oneDNN's packed layout."""
-    return value.meta["val"].layout is not torch.strided
+    """Whether the tensor of `value` has no strides: oneDNN's packed layout. Its fake value then only tells its shape."""
+    return value.meta.get("opaque", False) or value.meta["val"].layout is not torch.strided
 
 
 def bytes_of(value: fx.Node) -> int:

@@ -20,7 +20,7 @@ from stages.fusion.partition import Group, Partition, bytes_of, is_opaque
 from stages.fusion.units import Unit
 from stages.ir.graph import Graph, Origin, origin_of, values_of
 from stages.ir.kernel import IRError
-from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef
+from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef, extra_of
 
 NAMED_OPERATIONS = 4
 
@@ -51,7 +51,8 @@ class _Assembly:
         steps = tuple(self.step(job) for job in self.jobs())
         output = next(iter(reversed(self.nodes.nodes)))
         outputs = tuple(self.output(value) for value in output.args[0])
-        return Program(self.graph.device, tuple(self.graph.inputs), self.buffers, steps, outputs)
+        inputs = tuple(self.graph.inputs)
+        return Program(self.graph.device, inputs, self.buffers, steps, outputs, extra=extra_of(self.graph))
 
     # ---- steps ----
 

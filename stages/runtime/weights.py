@@ -150,6 +150,8 @@ class Weights:
                 raise StaleProgram(
                     f"constant '{name}' would change from {Geometry.of(constant)} to {Geometry.of(value)}"
                 )
+            if value.layout is not torch.strided:
+                continue
             moved = value.data_ptr() != constant.data_ptr()
             if moved and constant.untyped_storage().data_ptr() in old_weights:
                 raise StaleProgram(f"constant '{name}' is memory of a weight that was replaced")
@@ -157,7 +159,7 @@ class Weights:
         if on_cuda:  # calls in flight on any stream still read the old values
             torch.cuda.synchronize(self._program.device)
         for name, value in values.items():
-            if value.data_ptr() != self._constants[name].data_ptr():
+            if value.layout is not torch.strided or value.data_ptr() != self._constants[name].data_ptr():
                 self._constants[name].copy_(value)
         if on_cuda:
             torch.cuda.synchronize(self._program.device)
