@@ -25,7 +25,10 @@ def is_whole(ref: TensorRef, shape: Sequence[int], strides: Sequence[int]) -> bo
 
 
 def view(base: Tensor, ref: TensorRef) -> Tensor:
-    """`ref` in the memory that starts with the first element of `base`."""
+    """`ref` in the memory that starts with the first element of `base`.
+
+    Where `ref.dtype` is of another size than the base's, strides and offset count elements of `ref.dtype`.
+    """
     if ref.opaque or is_whole(ref, base.shape, base.stride()):
         return base
     if ref.dtype is None or ref.dtype == base.dtype:
@@ -39,7 +42,7 @@ def view(base: Tensor, ref: TensorRef) -> Tensor:
 
 def viewer(ref: TensorRef, shape: Sequence[int], strides: Sequence[int]) -> Callable[[Tensor], Tensor] | None:
     """What makes `ref` of a base of that shape and strides; None where it is the base itself."""
-    return None if is_whole(ref, shape, strides) else lambda base: view(base, ref)
+    return None if ref.opaque or is_whole(ref, shape, strides) else lambda base: view(base, ref)
 
 
 def empty(geometry: Geometry) -> Tensor:
