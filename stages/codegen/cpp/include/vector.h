@@ -71,6 +71,7 @@ template <class V> struct shape {
 template <class H> struct shape<Pair<H>> {
   typedef typename shape<H>::element element;
   static constexpr int count = 2 * shape<H>::count;
+  template <class T> using like = Pair<typename shape<H>::template like<T>>;
   typedef Pair<typename shape<H>::mask> mask;
 };
 #define SCALAR(T)                                  \
@@ -151,6 +152,10 @@ template <class To, class From> INLINE To convert_to(From v) {
     typedef typename native<element_of<To>, count_of<To> / 2>::type Half;
     return join(convert_to<Half>(v.lo), convert_to<Half>(v.hi));
   } else if constexpr (count_of<To> == 1) return (To)v;
+#if defined(__AVX__)  // GCC makes four instructions of what is one
+  else if constexpr (same<To, native<double, 4>::type> && same<From, native<float, 4>::type>)
+    return __builtin_ia32_cvtps2pd256(v);
+#endif
   else return __builtin_convertvector(v, To);
 }
 
