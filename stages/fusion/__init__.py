@@ -11,7 +11,8 @@ from stages.fusion.config import FusionConfig
 from stages.fusion.cost import program_traffic
 from stages.fusion.groups import group
 from stages.fusion.kernels import Kernels
-from stages.fusion.library import absorb
+from stages.fusion.library import Absorption, absorb
+from stages.fusion.memory import Memory
 from stages.fusion.partition import Partition
 from stages.fusion.program import assemble
 from stages.fusion.units import units_of
@@ -26,16 +27,17 @@ def run(graph: Graph, config: FusionConfig) -> Program:
 
     `graph` is left as it is. Raises `UserError` where the graph holds a number that only a run can tell.
     """
-    kernels = Kernels(config.emulate_precision_casts)
-    unfused = _fuse(graph, replace(config, rules=[], library_epilogues=[]), kernels)
-    program = replace(_fuse(graph, config, kernels), traffic_unfused=program_traffic(unfused))
+    memory = Memory()
+    kernels = Kernels(memory, config.emulate_precision_casts)
+    unfused = _fuse(graph, Absorption(graph.module.graph), replace(config, rules=[]), kernels)
+    fused = _fuse(graph, absorb(graph.module, config.library_epilogues), config, kernels)
+    program = replace(fused, traffic_unfused=program_traffic(unfused))
     verify(program)
     return program
 
 
-def _fuse(graph: Graph, config: FusionConfig, kernels: Kernels) -> Program:
-    made = absorb(graph.module, config.library_epilogues)
-    partition = Partition(units_of(made.nodes, graph.device), kernels, config)
+def _fuse(graph: Graph, made: Absorption, config: FusionConfig, kernels: Kernels) -> Program:
+    partition = Partition(units_of(made.nodes, graph.device, kernels.memory), kernels, config)
     decisions = group(partition)
     program = assemble(graph, made.nodes, partition, made.absorbed)
     return replace(program, decisions=(*made.decisions, *decisions), notes=(*graph.notes, *made.notes))
