@@ -8,14 +8,12 @@ from stages.fusion.lowering import Kind, kind_of, why_not
 from tests.lowering.harness import calls, check, one_by_one, together, trace
 from tests.lowering.samples import ALL, FLOATS, INTEGERS, line, pair, randn
 
-ONE = {
-    name: getattr(torch, name)
-    for name in (
-        "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc reciprocal sigmoid neg abs sign square floor ceil trunc round frac isnan isinf isfinite isposinf "
-        "isneginf signbit logical_not bitwise_not nan_to_num logit sinc relu deg2rad"
-    ).split(" ")
-} | {
+OF_ONE = (
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc reciprocal sigmoid neg abs sign square floor ceil trunc round frac isnan isinf isfinite isposinf "
+    "isneginf signbit logical_not bitwise_not nan_to_num logit sinc relu deg2rad"
+)
+ONE = {name: getattr(torch, name) for name in OF_ONE.split()} | {
     "round_decimals": lambda x: x.round(decimals=1),
     "round_tens": lambda x: x.round(decimals=-1),
     "nan_to_numbers": lambda x: x.nan_to_num(1.0, 2.0, -3.0),
@@ -64,7 +62,7 @@ ONE = {
     "less_large": lambda x: x < 300,
     "and_scalar": lambda x: x & 6,
     "shift_left": lambda x: torch.bitwise_left_shift(x, 3),
-    "shift_right": lambda x: x >> 1,
+    "shift_right": lambda x: torch.bitwise_right_shift(x, 1),
     "masked_fill": lambda x: x.masked_fill(x > 0, 2),
     "where_scalar": lambda x: torch.where(x > 0, x, 0.5),
     "where_scalars": lambda x: torch.where(x > 0, 1, 0.5),
@@ -80,13 +78,11 @@ ONE = {
     "pow_of": lambda x: 2 ** x.to(torch.float32),
 }
 
-TWO = {
-    name: getattr(torch, name)
-    for name in (
-        "add sub mul div maximum minimum fmax fmin atan2 copysign eq ne lt le gt ge logical_and logical_or logical_xor "
-        "bitwise_and bitwise_or bitwise_xor hypot logaddexp xlogy remainder fmod floor_divide pow heaviside"
-    ).split(" ")
-} | {
+OF_TWO = (
+    "add sub mul div maximum minimum fmax fmin atan2 copysign eq ne lt le gt ge logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor hypot logaddexp xlogy remainder fmod floor_divide pow heaviside"
+)
+TWO = {name: getattr(torch, name) for name in OF_TWO.split()} | {
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "clamp": lambda a, b: torch.clamp(a, b, b + 1),
     "where": lambda a, b: torch.where(a > b, a, b),
