@@ -58,9 +58,9 @@ def is_tensor(node: fx.Node) -> bool:
 
 
 def is_opaque(value: fx.Node) -> bool:
-    """Whether the tensor of `value` has no strides: oneDNN's packed layout."""
+    """Whether the tensor of `value` has no strides: oneDNN's packed layout. Its fake value then only tells its shape."""
     tensor = tensor_of(value)
-    return tensor is not None and tensor.layout is not torch.strided
+    return value.meta.get("opaque", False) or (tensor is not None and tensor.layout is not torch.strided)
 
 
 def _layout(value: Any) -> Hashable:
