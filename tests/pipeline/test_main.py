@@ -16,7 +16,7 @@ from stages.ir.errors import UserError
 from tests.pipeline.fakes import Calls, install, replaced
 
 ROOT = Path(__file__).parents[2]
-MODEL = ["model=custom", "model.path=tests.pipeline.test_main:factory", "+model.inputs.x={kind: float, shape: [2, 3]}"]
+MODEL = ["model=custom", "model.path=tests.pipeline.test_main:factory", "+model.inputs.input={kind: float, shape: [2, 3]}"]
 
 
 def factory() -> torch.nn.Module:
@@ -173,8 +173,8 @@ def test_a_recipe_makes_the_same_program_without_tuning(here: Path, calls: Calls
         (["model=custom", "model.path=tests.pipeline.test_main:nothing", MODEL[2]], "'nothing' of module"),
         (["model=custom", "model.path=tests.pipeline.test_main:broken_factory", MODEL[2]], "no weights today"),
         (
-            [*MODEL[:2], "+model.inputs.x={kind: float, shape: [2, 5]}"],
-            "custom does not take its inputs (x: float32[2, 5])",
+            [*MODEL[:2], "+model.inputs.input={kind: float, shape: [2, 5]}"],
+            "custom does not take its inputs (input: float32[2, 5])",
         ),
         ([*MODEL[:2], "+model.inputs.z={kind: float, shape: [2, 3]}"], "custom does not take its inputs (z: "),
         (["recipe=nowhere.yaml"], "recipe=nowhere.yaml cannot be read"),

@@ -1,4 +1,4 @@
-"""Models and inputs: built from the configs at small sizes, with seeded inputs, and what is said where one cannot be."""
+"""Models and inputs: built from the configs at small sizes, with seeded inputs; and what is said where one cannot."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_an_architecture_that_is_not_there(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match="model.architecture") as caught:
+    with pytest.raises(ConfigError, match=r"model\.architecture") as caught:
         check_importable(model_of(*overrides))
     assert said in str(caught.value)
 
