@@ -1,17 +1,44 @@
-"""Keys of `conf/autotune`."""
+"""How schedules are searched."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stages.ir.errors import require
+from stages.ir.errors import ConfigError, choose, require
+from stages.ir.schedule import Schedule
+
+FIELDS = tuple(Schedule.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
 class AutotuneConfig:
-    """trials: schedules timed for each kernel at most; 0 takes the default schedule and times nothing."""
+    """The search.
 
-    trials: int = 0
+    trials        candidates timed for each kernel at most, the default schedule among them; 1 times nothing
+    space         for each device type the values that each field of `Schedule` may take; a field left out keeps its
+                  default
+    milliseconds  time given to each measurement of one candidate
+    rounds        interleaved measurements of each candidate; the median counts
+    margin        a candidate replaces the default only when it is faster by more than this fraction
+    database      file that keeps every timing; empty: `autotune.sqlite` in the user's cache folder
+    """
+
+    trials: int = 1
+    space: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    milliseconds: float = 2.0
+    rounds: int = 5
+    margin: float = 0.02
+    database: str = ""
 
     def __post_init__(self) -> None:
-        require(self.trials >= 0, "autotune.trials", f"wants at least 0, not {self.trials}")
+        require(self.trials >= 1, "autotune.trials", f"{self.trials} is less than 1", "1 switches tuning off.")
+        require(self.milliseconds > 0, "autotune.milliseconds", f"{self.milliseconds} is not positive")
+        require(self.rounds >= 1, "autotune.rounds", f"{self.rounds} is less than 1")
+        require(0 <= self.margin < 1, "autotune.margin", f"{self.margin} is not in [0, 1)")
+        for device, fields in self.space.items():
+            choose("autotune.space", device, ("cpu", "cuda"))
+            for name, values in fields.items():
+                key = f"autotune.space.{device}.{name}"
+                choose(f"autotune.space.{device}", name, FIELDS)
+                if not values or any(int(value) < 0 for value in values):
+                    raise ConfigError(key, f"{values} is no list of whole numbers of at least 0")

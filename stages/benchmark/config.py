@@ -68,7 +68,8 @@ class EngineConfig:
     peers                names out of `PEERS`, timed in this order beside our own engine
     baseline             the peer that ratios are taken against
     warm_compile         compile each Inductor peer once more from its filled cache, to time that too
-    best_variants_cpu    what `inductor_best` chooses from on a CPU: a mode of torch.compile, `+frozen` for frozen weights
+    best_variants_cpu    what `inductor_best` chooses from on a CPU: a mode of torch.compile, and `+frozen` where the
+                         weights are frozen
     best_variants_cuda   the same on a GPU
     """
 

@@ -1,13 +1,18 @@
-"""Keys of `conf/buffers`."""
+"""The keys of `conf/buffers/*.yaml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from stages.buffers.planners import STRATEGIES
+from stages.ir.errors import choose
 
 
 @dataclass(frozen=True)
 class BuffersConfig:
-    """strategy: how intermediates share the arena."""
+    """strategy: a key of `planners.STRATEGIES`, how the arena is laid out."""
 
-    strategy: Literal["none", "inplace", "greedy_by_size", "greedy_by_breadth", "best"] = "best"
+    strategy: str = "best"
+
+    def __post_init__(self) -> None:
+        choose("buffers.strategy", self.strategy, STRATEGIES)

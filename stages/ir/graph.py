@@ -82,9 +82,27 @@ def origin_of(node: fx.Node) -> Origin:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     file, line, code = frames[-1] if frames else ("", "0", "")
     stack = node.meta.get("nn_module_stack") or {}
-    path = str(next(reversed(stack.values()))[0]) if stack else ""
-    path = re.sub(r"L\['\w+'\]\.?|_modules\['(\w+)'\]", lambda m: m.group(1) or "", path)
+    path = readable_path(str(next(reversed(stack.values()))[0]), of_model=True) if stack else ""
     return Origin(file, int(line), code, path)
+
+
+_ACCESS = re.compile(r"^[LG]\['([^']*)'\]|\['([^']*)'\]|\[(-?\d+)\]|\.(\w+)")
+_TABLES = ("_modules", "_parameters", "_buffers")
+
+
+def readable_path(source: str, of_model: bool) -> str:
+    """Dynamo's path to a value as users write it.
+
+    `L['self']._modules['encoder']._parameters['weight']` is `encoder.weight`, `L['kwargs']['ids']` is `ids`,
+    `L['batch']['ids']` is `batch.ids`. With `of_model`, or where the path goes through a module's tables, the name of
+    the model itself (`self`, or `args[0]` of a wrapper) is left out.
+    """
+    parts = [next(filter(None, groups), "") for groups in _ACCESS.findall(source)]
+    if of_model or any(part in _TABLES for part in parts):
+        parts = parts[2:] if parts[:2] == ["args", "0"] else parts[1:]
+    elif parts[:1] == ["kwargs"]:
+        parts = parts[1:]
+    return ".".join(part for part in parts if part not in _TABLES and part != "__dict__")
 
 
 def verify(graph: Graph) -> None:

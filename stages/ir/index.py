@@ -10,6 +10,7 @@ The rules, for c > 0 and `lo`, `hi` the range of an expression:
     (c*a + b) %  c        = b % c
     b // c = 0, b % c = b                                 where 0 <= lo(b) and hi(b) < c
     (g*a + k) // (g*c)    = (a + k//g) // c               and (g*a + k) % (g*c) = g * ((a + k//g) % c) + k % g
+    (g*a + b) // (g*c)    = a // c                        and (g*a + b) % (g*c) = g * (a % c) + b where 0 <= b < g
     (a // b) // c         = a // (b*c)
     (a % (c*m)) // c      = (a // c) % m                  and (a % (c*m)) % c = a % c
     c * (a // c) + a % c  = a
@@ -167,11 +168,27 @@ def floordiv(index: Expr, size: int) -> Expr:
     return add(build(count, whole), _reduced_div(total, rest, size))
 
 
+def _digits(total: int, terms: Terms, size: int) -> tuple[int, Expr, Expr] | None:
+    """The sum as unit * upper + lower with 0 <= lower < unit, unit > 1 a divisor of `size`; None if no part is small."""
+    factors = sorted({math.gcd(size, factor) for factor in terms.values()}, reverse=True)
+    for unit in factors:
+        if unit == 1:
+            return None
+        low = {atom: factor for atom, factor in terms.items() if factor % unit}
+        if low and _fits(total % unit, low, unit):
+            high = {atom: factor // unit for atom, factor in terms.items() if factor % unit == 0}
+            return unit, build(total // unit, high), build(total % unit, low)
+    return None
+
+
 def _reduced_div(total: int, terms: Terms, size: int) -> Expr:
     shared = math.gcd(size, *terms.values())
     if shared > 1:
         inner = build(total // shared, {atom: factor // shared for atom, factor in terms.items()})
         return floordiv(inner, size // shared)
+    if (parts := _digits(total, terms, size)) is not None:
+        unit, upper, _ = parts
+        return floordiv(upper, size // unit)
     if total == 0 and len(terms) == 1:
         (atom, factor), *_ = terms.items()
         if factor == 1 and isinstance(atom, Op) and isinstance(atom.args[-1], Const):
@@ -195,6 +212,9 @@ def mod(index: Expr, size: int) -> Expr:
     if shared > 1:
         inner = build(total // shared, {atom: factor // shared for atom, factor in rest.items()})
         return add(mul(mod(inner, size // shared), shared), total % shared)
+    if (parts := _digits(total, rest, size)) is not None:
+        unit, upper, lower = parts
+        return add(mul(mod(upper, size // unit), unit), lower)
     if total == 0 and len(rest) == 1:
         (atom, factor), *_ = rest.items()
         if factor == 1 and isinstance(atom, Op) and atom.name == "mod" and isinstance(atom.args[1], Const):

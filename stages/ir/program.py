@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from stages.ir.dtype import DType
-from stages.ir.graph import GraphInput, Origin
+from stages.ir.graph import Graph, GraphInput, Origin
 from stages.ir.kernel import IRError, Kernel
 from stages.ir.schedule import Schedule
 
@@ -35,6 +35,9 @@ class BufferSpec:
              "extern": allocated by the extern step that makes it, and freed after its last use
     dtype    torch's, since externs may hold types that the loop IR does not have
     size     elements of storage: one more than the largest offset any view reaches
+
+    The buffer of a placeholder begins at its tensor's first element, wherever that lies in the tensor's storage:
+    offsets count from there.
     """
 
     name: str
@@ -50,9 +53,10 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor view of a buffer: what `torch.as_strided` needs. Strides and offset count elements of the buffer.
+    """A tensor view of a buffer: what `torch.as_strided` needs. Strides and offset count elements of the tensor's type.
 
     dtype is None where it is the buffer's own, else the type its memory is reinterpreted as (`view.dtype`).
+    An opaque tensor (a constant in oneDNN's packed layout) has a shape and no strides: it is passed as it is.
     """
 
     buffer: str
@@ -60,6 +64,11 @@ class TensorRef:
     strides: tuple[int, ...]
     offset: int = 0
     dtype: torch.dtype | None = None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the buffer holds a tensor without strides."""
+        return len(self.strides) != len(self.shape)
 
 
 @dataclass(frozen=True)
@@ -165,11 +174,45 @@ class ArenaPlan:
 
 
 @dataclass(frozen=True)
+class Geometry:
+    """How a tensor lies in memory: what a call's input must agree in with the captured one. Strides count elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Geometry:
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype}{list(self.shape)} with strides {list(self.strides)} on {self.device}"
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """How the program's constants come from weights, to bring them up to date after a weight changed (see `Graph`).
+
+    module      called with the tensors of `weights`, in order, it returns the tensors of `constants`, in order
+    weights     the weights it reads. One that is among the program's inputs too is taken from each call's inputs
+    constants   names of the constants; one that is no input of the program is only there for `assumed` to look at
+    assumed     name -> check over the constants by name: False where the program no longer holds
+    """
+
+    module: Callable[..., Any]
+    weights: tuple[GraphInput, ...]
+    constants: tuple[str, ...]
+    assumed: dict[str, Callable[[dict[str, torch.Tensor]], bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Program:
     """A compiled graph. `inputs` are the graph's, in order; `outputs` are tensors, numbers or None, in order.
 
     decisions and notes are what `explain` and the report show; traffic_unfused is the device-memory traffic in bytes
-    that the same graph has with one kernel an operation.
+    that the same graph has with one kernel an operation; extra holds what `extra_of` gives.
     """
 
     device: torch.device
@@ -190,6 +233,16 @@ class Program:
     @property
     def externs(self) -> tuple[Extern, ...]:
         return tuple(step for step in self.steps if isinstance(step, Extern))
+
+    @property
+    def geometry(self) -> dict[str, Geometry]:
+        """By name, how each user input and weight lay in memory at capture."""
+        return self.extra.get("geometry", {})
+
+    @property
+    def prologue(self) -> Prologue | None:
+        """How the constants come from weights; None where no constant does."""
+        return self.extra.get("prologue")
 
     def text(self) -> str:
         """The program as text; see the head of this file."""
@@ -241,6 +294,18 @@ def verify(program: Program) -> None:
     for ref in tensor_refs(program.outputs):
         if ref.buffer not in written:
             raise IRError(f"program: it returns '{ref.buffer}', which nothing wrote")
+
+
+def extra_of(graph: Graph) -> dict[str, Any]:
+    """`Program.extra` of a program made of `graph`: what the runtime must know of it beside the steps."""
+    values = {node.name: node.meta["val"] for node in graph.module.graph.nodes if node.op == "placeholder"}
+    called = [entry.name for entry in graph.inputs if entry.kind != "constant"]
+    extra: dict[str, Any] = {"geometry": {name: Geometry.of(values[name]) for name in called}}
+    if graph.prologue is not None:
+        extra["prologue"] = Prologue(
+            graph.prologue, tuple(graph.weights_of_prologue), tuple(graph.constants_of_prologue), dict(graph.assumed)
+        )
+    return extra
 
 
 def dtype_of(spec: BufferSpec) -> DType | None:

@@ -1,12 +1,28 @@
-"""Keys of `conf/rewrite`."""
+"""Which rewrites run, in which order."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from stages.ir.errors import choose
+
+PASSES = (
+    "remove_identities",
+    "remove_duplicates",
+    "remove_dead",
+    "fold_batch_norm",
+    "prepack",
+    "fold_constants",
+    "fold_masks",
+)
 
 
 @dataclass(frozen=True)
 class RewriteConfig:
-    """passes: the rewrites by name, in the order they run."""
+    """passes: the rewrites, in order; each is a function of that name in `stages.rewrite`."""
 
-    passes: tuple[str, ...] = ()
+    passes: list[str] = field(default_factory=lambda: list(PASSES))
+
+    def __post_init__(self) -> None:
+        for name in self.passes:
+            choose("rewrite.passes", name, PASSES)

@@ -71,3 +71,10 @@ def test_split_of_a_head_dimension_needs_no_division():
     b, s, h, d = index.variables([Axis("b", 2), Axis("s", 8), Axis("h", 3), Axis("d", 4)])
     flat = index.linearize((b, s, h, d), (96, 12, 4, 1))
     assert index.delinearize(flat, (2, 8, 12)) == (b, s, index.add(index.mul(h, 4), d))
+
+
+def test_lower_digits_do_not_hinder_a_division():
+    a, b = index.variables([Axis("a", 8), Axis("b", 4)])
+    both = index.linearize((a, b), (4, 1))
+    assert index.floordiv(both, 16) is index.floordiv(a, 4)
+    assert index.mod(both, 16) is index.add(index.mul(index.mod(a, 4), 4), b)

@@ -1,0 +1,211 @@
+"""A Dynamo graph and its example inputs become functional ATen graphs, each handed to a compiler.
+
+Comes in: the `GraphModule` that Dynamo gives a backend, its example inputs, and `compile_graph`, which makes of a
+`Graph` something to call with the list of its "user" and "weight" tensors. Goes out: a callable with the module's own
+calling convention, and AOTAutograd's metadata about mutations and aliases.
+
+Without gradients there is one graph, in which parameters and buffers are "weight" inputs, so that later stages may
+freeze them; one that the graph itself updates is "user", since its value is another at the next call. With gradients
+there are two, forward and backward, split by the min-cut partitioner, and every input is "user".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+from stages.capture import decompositions
+from stages.capture.clean import clean
+from stages.ir.graph import Graph, GraphInput, readable_path, values_of, verify
+
+CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of Dynamo's graph: the path users know it by, and whether it belongs to the model; then its value.
+
+    Dynamo calls "static" what hangs on a module: parameters, buffers, and tensors that are plain attributes.
+    """
+
+    source: str
+    value: Any
+    static: bool
+
+
+_AS_THEY_ARE = frozenset({"non_alias", "unsafe_view_alias", "custom_function_view"})
+
+
+@dataclass
+class AotResult:
+    """`call(*arguments)` runs the compiled graph as the Dynamo module ran.
+
+    metadata   AOTAutograd's `ViewAndMutationMeta`: which inputs are mutated and which outputs alias what
+    training   whether a backward graph exists
+    """
+
+    call: Callable[..., Any]
+    metadata: Any
+    training: bool
+
+    def mutated(self, count: int) -> list[int]:
+        """The positions, among the `count` arguments of `call`, of tensors that it writes to."""
+        held = len(self.metadata.input_info) - count
+        return sorted(position - held for position in mutated_inputs(self.metadata) if position >= held)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the graph's outputs are the call's outputs as they are: nothing mutated, no alias to make.
+
+        The names are those of AOTAutograd's `OutputType`. An `unsafe_view_alias` is the view of a value that nothing
+        else holds, which is returned as it is.
+        """
+        return (
+            not self.training
+            and not mutated_inputs(self.metadata)
+            and not getattr(self.metadata, "tokens", None)
+            and self.metadata.num_intermediate_bases == 0
+            and self.metadata.grad_enabled_mutation is None
+            and all(info.output_type.name in _AS_THEY_ARE for info in self.metadata.output_info)
+        )
+
+
+def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph) -> AotResult:
+    """Trace `module` with AOTAutograd and compile its graphs.
+
+    Called inside Dynamo's compilation, or outside of it within `static_tracing()`. Every example input is a tensor.
+    Raises what tracing or `compile_graph` raises.
+    """
+    known = arguments_of(module, example_inputs)
+    found: dict[str, Any] = {"metadata": None, "training": False}
+
+    def compiler(
+        training: bool, forward: bool
+    ) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]:
+        def compile_one(aot_module: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            if forward:
+                found["metadata"] = TracingContext.get().fw_metadata
+                found["training"] = training
+            with _real_tensors():
+                graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
+                return _boxed(compile_graph(graph))
+
+        return compile_one
+
+    backend = aot_autograd(
+        fw_compiler=compiler(training=True, forward=True),
+        bw_compiler=compiler(training=True, forward=False),
+        inference_compiler=compiler(training=False, forward=True),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions.table(),
+    )
+    call = backend(module, list(example_inputs))
+    return AotResult(call, found["metadata"], found["training"])
+
+
+@contextlib.contextmanager
+def _real_tensors() -> Iterator[None]:
+    """Out of the modes of tracing (fake tensors, autocast, gradients), so that a compiler can compute with weights."""
+    with _disable_current_modes(), torch._C._DisableAutocast(), torch.no_grad():
+        yield
+
+
+@contextlib.contextmanager
+def static_tracing() -> Iterator[None]:
+    """A tracing context of its own, outside Dynamo's, in which every size is a number."""
+    from torch._guards import tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with tracing(TracingContext(FakeTensorMode(static_shapes=True))):
+        yield
+
+
+def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: frozenset[int], training: bool) -> Graph:
+    """The `Graph` of an AOTAutograd module; `known` are the arguments of Dynamo's module, by position.
+
+    `mutated` are the positions of arguments whose new value the graph returns.
+    """
+    constants = clean(module)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = []
+    for position, node in enumerate(placeholders):
+        if node.name in constants:
+            inputs.append(GraphInput(node.name, "constant", node.name, constants[node.name]))
+            continue
+        index = _position_of(node, position, len(placeholders) - len(constants), len(known))
+        argument = known[index] if index is not None else None
+        if argument is not None and argument.static and not training and index not in mutated:
+            inputs.append(GraphInput(node.name, "weight", argument.source, argument.value))
+        else:
+            inputs.append(GraphInput(node.name, "user", argument.source if argument else node.name))
+    graph = Graph(module, inputs, _device_of(module), training=training)
+    verify(graph)
+    return graph
+
+
+def arguments_of(module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Argument]:
+    """What AOTAutograd passes to the traced module, in order: tensors that the module itself holds, then its inputs."""
+    names = module.meta.get("dynamo_flat_name_to_original_fqn", {})
+    held = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    arguments = [Argument(names.get(name, name), tensor, static=True) for name, tensor in held.items()]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, example_inputs, strict=True):
+        static = bool(node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"))
+        arguments.append(Argument(_readable(node), value if static else None, static))
+    return arguments
+
+
+def _readable(node: fx.Node) -> str:
+    """The path users know a graph argument by: `encoder.layer.0.weight`, `batch.ids`, `x`."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None:
+        return str(node.name)
+    name = source.name() if callable(source.name) else source.name
+    return readable_path(name, of_model=False) or str(node.name)
+
+
+def _position_of(node: fx.Node, position: int, count: int, known: int) -> int | None:
+    """Which argument of Dynamo's module the placeholder is; None where AOTAutograd made it (saved tensors, bases)."""
+    if count == known:
+        return position
+    index = getattr(node.meta.get("desc"), "idx", None)
+    return index if isinstance(index, int) and index < known else None
+
+
+def mutated_inputs(metadata: Any) -> frozenset[int]:
+    """The positions of the traced module's arguments whose data or layout the graph changes."""
+    infos = getattr(metadata, "input_info", ())
+    return frozenset(index for index, info in enumerate(infos) if info.mutates_data or info.mutates_metadata)
+
+
+def _device_of(module: fx.GraphModule) -> torch.device:
+    """The accelerator if any value lies on one (CPU scalars may be mixed in), else the CPU."""
+    devices = {
+        value.device: None
+        for node in module.graph.nodes
+        for value in values_of(node)
+        if isinstance(value, torch.Tensor)
+    }
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """`run` under AOTAutograd's convention of one list, which the callee may empty to free memory early."""
+
+    def call(arguments: list[Any]) -> Any:
+        return run(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

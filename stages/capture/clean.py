@@ -1,0 +1,119 @@
+"""Takes out of an AOTAutograd graph what only costs.
+
+Comes in: a functional FX graph of ATen calls, changed in place. Goes out: the tensors that were written as literals in
+the model's code, which become placeholders at the end of the graph, by name.
+
+Functionalisation leaves aliases (`detach`, `alias`), views that change nothing, copies that nothing can tell from
+their source, and dead nodes. All are dropped here, once, so that no later stage has to know them.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from stages.ir.kernel import IRError
+
+aten = torch.ops.aten
+
+# The result shares its input's storage. Where shape, strides and offset are equal too, it is the input.
+_ALIASES = {
+    aten.alias.default,
+    aten.detach.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.expand.default,
+    aten.permute.default,
+    aten.slice.Tensor,
+    aten.squeeze.dims,
+    aten.as_strided.default,
+}
+
+# The result is a copy. With equal layout and type it is the input, unless the caller could tell them apart.
+_COPIES = {aten.clone.default, aten.lift_fresh_copy.default, aten._to_copy.default}
+
+
+def clean(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Simplify `module.graph` in place; the tensors of literals by the name of their new placeholder.
+
+    Raises `IRError` if an operator that writes to its arguments is left: everything after this stage relies on values
+    that do not change.
+    """
+    constants = _lift_constants(module)
+    _drop_copies_and_aliases(module.graph)
+    module.graph.eliminate_dead_code()
+    for name in [name for name in constants if not _node(module.graph, name).users]:
+        module.graph.erase_node(_node(module.graph, name))
+        del constants[name]
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise IRError(f"capture: {node.target} writes to its arguments; functionalisation should have replaced it")
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return constants
+
+
+def _node(graph: fx.Graph, name: str) -> fx.Node:
+    return next(node for node in graph.nodes if node.name == name)
+
+
+def _lift_constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Replace each `get_attr` of a tensor by a placeholder after the last one."""
+    constants: dict[str, torch.Tensor] = {}
+    by_target: dict[str, fx.Node] = {}
+    graph = module.graph
+    last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        value = operator.attrgetter(node.target)(module)
+        if not isinstance(value, torch.Tensor):
+            continue
+        if node.target not in by_target:
+            with graph.inserting_after(last) if last is not None else graph.inserting_before(next(iter(graph.nodes))):
+                placeholder = graph.placeholder(f"constant_{len(constants)}")
+            placeholder.meta = dict(node.meta)
+            by_target[node.target] = last = placeholder
+            constants[placeholder.name] = value.detach()
+        node.replace_all_uses_with(by_target[node.target])
+        graph.erase_node(node)
+    for target in by_target:
+        delattr(module, target)
+    return constants
+
+
+def _drop_copies_and_aliases(graph: fx.Graph) -> None:
+    returned = _storages_returned(graph)
+    for node in list(graph.nodes):
+        alias = node.target in _ALIASES
+        if alias or (node.target in _COPIES and _storage(node) not in returned):
+            source = node.args[0]
+            if isinstance(source, fx.Node) and _same_layout(source, node, offset=alias):
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
+
+
+def _storages_returned(graph: fx.Graph) -> set[Any]:
+    """The storages that outputs lie in: a copy among them must stay one, since the caller may write to it."""
+    output = next(iter(reversed(graph.nodes)))
+    return {_storage(node) for node in output.all_input_nodes}
+
+
+def _storage(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return value.untyped_storage()._cdata
+    return node
+
+
+def _same_layout(first: fx.Node, second: fx.Node, offset: bool) -> bool:
+    """Whether two tensors over the same numbers are the same tensor, with `offset` also the same place in storage."""
+    facts = []
+    for node in (first, second):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return False
+        place = value.storage_offset() if offset else 0
+        facts.append((value.shape, value.stride(), value.dtype, value.device, value.is_conj(), value.is_neg(), place))
+    return facts[0] == facts[1]

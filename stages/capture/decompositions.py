@@ -1,0 +1,115 @@
+"""Which composite ATen operators are broken up at capture, as data.
+
+Comes in: nothing. Goes out: the table that AOTAutograd takes, from overload to torch's own decomposition.
+
+Two rules decide. An operator that fusion lowers as one thing (normalisations, softmax, gelu, silu, means) or that
+runs as one external call (matrix products, convolution, attention, embedding, pooling, resampling) stays whole; it is
+in `WHOLE`, where a test checks that no decomposition of it slips in. What is left of ATen's long tail is broken into
+pointwise operators, reductions and views, so that fusion needs no rule for `hardswish_backward`. The names are spelled
+out rather than taken from torch's list, so that every torch in range gives the same graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+
+_WHOLE = """
+native_layer_norm native_group_norm _fused_rms_norm _native_batch_norm_legit_no_training
+_softmax _log_softmax _safe_softmax gelu silu var_mean mean
+addmm mm bmm baddbmm convolution convolution_backward embedding embedding_dense_backward _embedding_bag
+_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+_scaled_dot_product_flash_attention_for_cpu
+upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d grid_sampler_2d
+avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices _adaptive_avg_pool2d _adaptive_avg_pool3d
+constant_pad_nd index index_put scatter gather index_select cumsum sort topk
+"""
+
+_POINTWISE = """
+addcdiv addcmul celu clamp_max clamp_min deg2rad rad2deg dot vdot mv addr elu fill floor_divide frac glu hardshrink
+hardsigmoid hardswish hardtanh heaviside isneginf isposinf leaky_relu lerp logaddexp logaddexp2 logit
+log_sigmoid_forward masked_fill mish mvlgamma nan_to_num _prelu_kernel relu6 rsub sgn sinc softplus
+softshrink special_entr special_log_ndtr special_xlog1py threshold xlogy
+"""
+
+_POINTWISE_BACKWARD = """
+elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
+leaky_relu_backward logit_backward log_sigmoid_backward mish_backward _prelu_kernel_backward sigmoid_backward
+silu_backward softplus_backward tanh_backward threshold_backward native_dropout_backward
+"""
+
+_LOSSES = """
+binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits huber_loss huber_loss_backward
+mse_loss mse_loss_backward nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
+smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward multi_margin_loss
+multilabel_margin_loss_forward
+"""
+
+_REDUCTIONS = """
+all aminmax count_nonzero linalg_vector_norm logsumexp.default nansum norm renorm std.correction std_mean.correction
+sum.default trace _softmax_backward_data _log_softmax_backward_data
+"""
+
+# In training, batch normalisation is a reduction and pointwise arithmetic; its inference form is in WHOLE. Both
+# `native_batch_norm` and cuDNN's form become `_native_batch_norm_legit_no_training` outside training.
+_NORMALISATIONS = """
+native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
+native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward _batch_norm_with_update_functional
+native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward _weight_norm_interface
+"""
+
+_CREATION = """
+arange.default arange.start empty_like eye hann_window linspace logspace new_empty new_full new_ones new_zeros ones
+ones_like zero zeros zeros_like
+"""
+
+_VIEWS_AND_COPIES = """
+affine_grid_generator alias_copy block_diag channel_shuffle col2im im2col diag_embed diagonal_backward diagonal_copy
+expand_copy index_add index_copy index_fill isin linalg_cross
+pixel_shuffle pixel_unshuffle
+reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d
+replication_pad1d replication_pad2d replication_pad3d _reshape_alias resize_as roll rot90 select_backward
+select_scatter slice_backward split.Tensor split_with_sizes_copy squeeze.default squeeze.dim
+squeeze_copy stack t t_copy take transpose.int transpose_copy tril triu unbind unfold_backward unfold_copy
+_unsafe_index _unsafe_index_put _unsafe_view unsafe_split.Tensor unsafe_split_with_sizes unsqueeze_copy
+_chunk_cat
+"""
+
+WHOLE = _WHOLE.split()
+
+DECOMPOSED = [
+    name
+    for group in (
+        _POINTWISE,
+        _POINTWISE_BACKWARD,
+        _LOSSES,
+        _REDUCTIONS,
+        _NORMALISATIONS,
+        _CREATION,
+        _VIEWS_AND_COPIES,
+    )
+    for name in group.split()
+]
+
+
+def _slices(value: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[torch.Tensor]:
+    """`split_with_sizes` as slices, which are index arithmetic; torch's own decomposition gives `as_strided`."""
+    ends = itertools.accumulate(sizes)
+    return [torch.ops.aten.slice.Tensor(value, dim, end - size, end) for size, end in zip(sizes, ends)]
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """Overload -> decomposition, for every name of `DECOMPOSED` that this torch knows."""
+    operators = []
+    for name in DECOMPOSED:
+        packet, _, overload = name.partition(".")
+        operator = getattr(torch.ops.aten, packet, None)
+        if operator is not None:
+            operators.append(getattr(operator, overload) if overload else operator)
+    return {**get_decompositions(operators), torch.ops.aten.split_with_sizes.default: _slices}

@@ -1,0 +1,200 @@
+"""One recorded call of a model becomes its graphs, and, where it is a single graph, a call past Dynamo.
+
+Comes in: a model (a module or a function) and the arguments to capture it with. Goes out: `Captured`, whose `call`
+behaves as the model does and runs the captured graphs: through `torch.compile`, or, if the whole call is one graph and
+changes no Python state, through a `FlatCaller`, which takes the user's tensors straight to the graph and its results
+straight into the user's structure, without guards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo.exc import TorchDynamoException, Unsupported
+
+from stages.capture.breaks import BreakLog, GraphBreak, break_of, break_of_model
+from stages.capture.caller import FlatCaller, make_flat_caller
+from stages.capture.config import CaptureConfig
+from stages.capture.recorder import Recorder, Slot
+from stages.capture.signature import NotFlat, Signature
+from stages.capture.state import Snapshot
+from stages.ir.errors import UserError
+from stages.ir.graph import Graph
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+# Dynamo keeps its break reasons for the process; two recordings at once would read each other's.
+_ONE_RECORDING = threading.RLock()
+
+# A recording is wanted however often the same code was compiled before.
+_NO_LIMIT = 1 << 20
+
+
+@dataclass
+class Captured:
+    """A captured model.
+
+    graphs  the AOT graphs, and `slots` their callables, in the order of capture
+    breaks  where Dynamo could not go on; empty for one whole graph
+    call    the model's own signature and results; a `FlatCaller` where the call is one graph, past Dynamo
+    notes   what the user should know: why the call goes through Dynamo, what runs in eager
+    """
+
+    graphs: list[Graph]
+    slots: list[Slot]
+    breaks: list[GraphBreak]
+    call: Callable[..., Any]
+    notes: list[str] = field(default_factory=list)
+    _recorder: Recorder | None = None
+
+    def when_new(self, compile_slot: Callable[[Slot], None]) -> None:
+        """Call `compile_slot` with each slot that appears later: where `call` goes through Dynamo, a new shape of the
+        arguments makes new graphs. Without this they run as they are."""
+        if self._recorder is not None:
+            self._recorder.late = compile_slot
+
+
+def run(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    config: CaptureConfig,
+    context: Context = contextlib.nullcontext,
+) -> Captured:
+    """Call `model(*args, **kwargs)` once under `context()` and capture it; grad mode is the caller's.
+
+    What the call changed (buffers, arguments, random generators) is put back. Raises `UserError`, naming file, line,
+    code and reason, for a graph break or a failure of capture if `config.fullgraph`, and always if the model itself
+    raises on these arguments.
+    """
+    with _ONE_RECORDING:
+        try:
+            return _Recording(model, args, kwargs, config, context).whole()
+        except TorchDynamoException as error:
+            if config.fullgraph:
+                raise _refused(error) from error
+            first = error
+        return _Recording(model, args, kwargs, config, context).in_parts(first)
+
+
+class _Recording:
+    """One attempt: the recorded call, and what is made of it."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        config: CaptureConfig,
+        context: Context,
+    ) -> None:
+        self.model, self.args, self.kwargs, self.config, self.context = model, args, kwargs, config, context
+        self.not_flat = ""
+        self.signature: Signature | None = None
+        try:
+            self.signature = Signature(args, kwargs, gradients=torch.is_grad_enabled())
+        except NotFlat as reason:
+            self.not_flat = str(reason)
+
+    def whole(self) -> Captured:
+        """The capture of a call that is one graph, or of none; Dynamo's exception if it has a break."""
+        compiled, recorder, result, snapshot = self._call(fullgraph=True)
+        call = self._flat(recorder, result, snapshot)
+        snapshot.put_back()
+        recorder.stop()
+        if isinstance(call, str):
+            note = f"calls go through Dynamo's guards: {call}"
+            return self._captured(recorder, [], self._under_context(compiled), [note])
+        return self._captured(recorder, [], call, [])
+
+    def in_parts(self, first: TorchDynamoException) -> Captured:
+        """The capture of a call in which Dynamo stopped with `first`."""
+        log = BreakLog()
+        # Anything but an operation that cannot be traced is a failure, which Dynamo raises unless told not to.
+        failed = not isinstance(first, Unsupported)
+        notes = [f"capture failed, and this part runs in eager: {break_of(first)}"] if failed else []
+        compiled, recorder, _, snapshot = self._call(fullgraph=False, suppress_errors=True)
+        snapshot.put_back()
+        recorder.stop()
+        call = self._under_context(compiled, suppress_errors=failed)
+        return self._captured(recorder, log.breaks(None if failed else first), call, notes)
+
+    def _captured(
+        self, recorder: Recorder, breaks: list[GraphBreak], call: Callable[..., Any], notes: list[str]
+    ) -> Captured:
+        graphs = [slot.graph for slot in recorder.slots]
+        if not graphs:
+            notes = [*notes, "no graph was captured: the model runs in eager"]
+        return Captured(graphs, list(recorder.slots), breaks, call, [*notes, *recorder.notes], recorder)
+
+    def _call(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
+        leaves, containers = (self.signature.leaves, self.signature.containers) if self.signature else ([], [])
+        if self.signature is None:
+            leaves = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.Tensor)]
+        recorder = Recorder(self.config.sizes_kept, strict=fullgraph)
+        # torch.compile marks the module with an attribute, which is no state of the model's: the snapshot comes after.
+        compiled = torch.compile(self.model, backend=recorder, fullgraph=fullgraph, dynamic=False)
+        snapshot = recorder.snapshot = Snapshot(self.model, leaves, containers)
+        try:
+            with _dynamo_settings(**settings), self.context():
+                result = compiled(*self.args, **self.kwargs)
+        except TorchDynamoException:
+            snapshot.put_back()
+            raise
+        except Exception as error:
+            snapshot.put_back()
+            place = break_of_model(error)
+            raise UserError(
+                f"the model fails on these arguments, at {place}", "Check the arguments' shapes, dtypes and devices."
+            ) from error
+        return compiled, recorder, result, snapshot
+
+    def _flat(self, recorder: Recorder, result: Any, snapshot: Snapshot) -> FlatCaller | str:
+        """The flat caller of a recorded call, or why there is none."""
+        if self.signature is None:
+            return self.not_flat
+        if len(recorder.calls) != 1:
+            return f"the call runs {len(recorder.calls)} graphs"
+        changed = snapshot.changed()
+        if changed:
+            return f"the call changes Python state ({', '.join(changed[:4])})"
+        try:
+            return make_flat_caller(self.model, self.signature, recorder.calls[0], recorder.slots, result)
+        except NotFlat as reason:
+            return str(reason)
+
+    def _under_context(self, compiled: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        """`compiled` under the context it was captured in: Dynamo guards the autocast state."""
+        context = self.context
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _dynamo_settings(**settings) if any(settings.values()) else contextlib.nullcontext(), context():
+                return compiled(*args, **kwargs)
+
+        return call
+
+
+def _dynamo_settings(**settings: Any) -> AbstractContextManager[Any]:
+    """Dynamo's config for this thread, with limits of recompilation out of the way; names this torch lacks are left."""
+    wanted = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT, **settings}
+    known = {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
+    return torch._dynamo.config.patch(known)
+
+
+def _refused(error: TorchDynamoException) -> UserError:
+    place = break_of(error)
+    if isinstance(error, Unsupported):
+        return UserError(
+            f"graph break at {place}",
+            "Change the model so that the whole call can be traced, or set capture.fullgraph=false.",
+        )
+    return UserError(
+        f"capture failed at {place}", "Set capture.fullgraph=false to run this part of the model in eager."
+    )

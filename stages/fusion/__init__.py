@@ -1,0 +1,41 @@
+"""Graph -> Program: which operations become one kernel, and which are left to torch.
+
+`lowering/` says what an operator computes; everything else here decides by the rules of `conf/fusion/*.yaml`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stages.fusion.config import FusionConfig
+from stages.fusion.cost import program_traffic
+from stages.fusion.groups import group
+from stages.fusion.kernels import Kernels
+from stages.fusion.library import absorb
+from stages.fusion.partition import Partition
+from stages.fusion.program import assemble
+from stages.fusion.units import units_of
+from stages.ir.graph import Graph
+from stages.ir.program import Program, verify
+
+__all__ = ["FusionConfig", "run"]
+
+
+def run(graph: Graph, config: FusionConfig) -> Program:
+    """The program of `graph` as `config` wants it fused, verified, with `decisions`, `notes` and `traffic_unfused`.
+
+    `graph` is left as it is. Raises `UserError` where the graph holds a number that only a run can tell.
+    """
+    kernels = Kernels(config.emulate_precision_casts)
+    unfused = _fuse(graph, replace(config, rules=[], library_epilogues=[]), kernels)
+    program = replace(_fuse(graph, config, kernels), traffic_unfused=program_traffic(unfused))
+    verify(program)
+    return program
+
+
+def _fuse(graph: Graph, config: FusionConfig, kernels: Kernels) -> Program:
+    made = absorb(graph.module, config.library_epilogues)
+    partition = Partition(units_of(made.nodes, graph.device), kernels, config)
+    decisions = group(partition)
+    program = assemble(graph, made.nodes, partition, made.absorbed)
+    return replace(program, decisions=(*made.decisions, *decisions), notes=(*graph.notes, *made.notes))

@@ -1,0 +1,76 @@
+"""What a node is to the planner of fusions, and why a node is no kernel of ours."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from stages.fusion.lowering.context import Context
+from stages.fusion.lowering.registry import KINDS, LOWERINGS, Kind
+from stages.fusion.lowering.storage import is_view
+from stages.fusion.lowering.value import NotFusable
+from stages.ir.dtype import from_torch
+from stages.ir.graph import values_of
+
+
+def kind_of(node: fx.Node) -> Kind:
+    """The kind of a node. A `getitem` has the kind of the node it selects from; a placeholder is EXTERN."""
+    if why_not(node):
+        return Kind.EXTERN
+    if is_view(node):
+        return Kind.VIEW
+    if node.target is operator.getitem:
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        return kind_of(source)
+    assert isinstance(node.target, OpOverload)
+    return KINDS[node.target]
+
+
+def why_not(node: fx.Node) -> str:
+    """Why `node` is no kernel of ours, in one plain sentence without a full stop; empty where it is one.
+
+    A view is none either but needs no work: its reason is empty, too.
+    """
+    if node.op != "call_function":
+        return f"it is a {node.op}"
+    if is_view(node):
+        return ""
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return why_not(source) if isinstance(source, fx.Node) else "it selects from no node"
+    if node.target not in LOWERINGS:
+        return f"there is no lowering of {node.target}"
+    return _unfit(node) or _refused(node)
+
+
+def _unfit(node: fx.Node) -> str:
+    """What is wrong with the tensors of a call, whatever the operator."""
+    results = [value for value in values_of(node) if isinstance(value, Tensor)]
+    operands = [value for source in node.all_input_nodes for value in values_of(source) if isinstance(value, Tensor)]
+    if not results:
+        return "it gives no tensor"
+    if results[0].numel() == 0:
+        return "its result is empty"
+    for tensor in (*results, *operands):
+        if from_torch(tensor.dtype) is None:
+            return f"the loop IR has no type {str(tensor.dtype).removeprefix('torch.')}"
+        if tensor.layout is not torch.strided or tensor.is_sparse:
+            return f"it works on a tensor of layout {tensor.layout}"
+        if tensor.device != results[0].device:
+            return f"it works on {tensor.device} and {results[0].device}"
+        if any(not isinstance(size, int) for size in tensor.shape):
+            return "a shape is known only when the program runs"
+    return ""
+
+
+def _refused(node: fx.Node) -> str:
+    """What the lowering of `node` alone says."""
+    try:
+        Context([node]).lower(node)
+    except NotFusable as refusal:
+        return refusal.reason
+    return ""

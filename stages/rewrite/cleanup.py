@@ -1,0 +1,85 @@
+"""Operations that do nothing, or do again what was done: removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from stages.ir.graph import Graph
+from stages.rewrite.edit import aten, calls, drop_dead, is_pure, output_of, replace, tensor_of
+
+SAME_VALUE = (
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+    aten._to_copy.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.expand.default,
+    aten.permute.default,
+    aten.slice.Tensor,
+    aten.squeeze.dims,
+)
+
+
+def remove_identities(graph: Graph) -> str:
+    """Drop copies, casts and views whose result has the dtype, shape and strides of their operand.
+
+    One that the caller gets back stays: it must not become the caller's own input, or another output.
+    """
+    returned = set(output_of(graph).all_input_nodes)
+    count = 0
+    for node in calls(graph, *SAME_VALUE):
+        source = node.args[0]
+        old, new = tensor_of(source), tensor_of(node)
+        if old is None or new is None or node in returned:
+            continue
+        same = old.dtype is new.dtype and old.device == new.device and old.shape == new.shape
+        if same and old.stride() == new.stride() and old.storage_offset() == new.storage_offset():
+            assert isinstance(source, fx.Node)
+            replace(node, source)
+            count += 1
+    return f"{count} operations without effect removed" if count else ""
+
+
+def remove_duplicates(graph: Graph) -> str:
+    """Join pure calls of one target on the same operands; two results that are both returned stay two."""
+    returned = set(output_of(graph).all_input_nodes)
+    seen: dict[Any, fx.Node] = {}
+    count = 0
+    for node in list(graph.module.graph.nodes):
+        if node.op != "call_function" or not is_pure(node):
+            continue
+        key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+        first = seen.setdefault(key, node)
+        if first is not node and not (node in returned and first in returned):
+            if node in returned:
+                returned.add(first)
+            replace(node, first)
+            count += 1
+    return f"{count} repeated operations joined" if count else ""
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable form of arguments in which 1, 1.0 and True, and 0.0 and -0.0, differ."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, torch.Tensor):
+        return id(value)
+    return (type(value).__name__, repr(value))
+
+
+def remove_dead(graph: Graph) -> str:
+    """Drop pure calls whose result nobody uses."""
+    before = len(graph.module.graph.nodes)
+    drop_dead(graph)
+    count = before - len(graph.module.graph.nodes)
+    return f"{count} unused operations removed" if count else ""

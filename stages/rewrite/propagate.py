@@ -1,0 +1,70 @@
+"""Fake values made true again after a pass that changed layouts, with the strides of what the caller gets kept.
+
+A library step may want or give another memory format than eager's (oneDNN's convolutions give channels last). Inside
+the graph any layout will do; at its outputs the caller finds the one that eager gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from stages.ir.graph import Graph
+from stages.rewrite.edit import aten, call, fake_mode_of, output_of, tensor_of, value_of
+
+VIEWS_OF_LAYOUT = (aten.view.default, aten._unsafe_view.default)
+
+
+def propagate(graph: Graph) -> None:
+    """Recompute the fake value of every call; restore the outputs' strides by a copy where they moved."""
+    body = graph.module.graph
+    wanted = {node: node.meta["val"] for node in output_of(graph).all_input_nodes}
+    mode = fake_mode_of(graph.module)
+    for node in list(body.nodes):
+        if node.op == "call_function":
+            with mode, torch.no_grad():
+                _update(body, node)
+    _restore_outputs(graph, wanted)
+
+
+def _update(body: fx.Graph, node: fx.Node) -> None:
+    if node.target in VIEWS_OF_LAYOUT and not _viewable(node):
+        with body.inserting_before(node):
+            plain = call(body, aten.clone.default, (node.args[0],), _CONTIGUOUS, like=node)
+        node.args = (plain, *node.args[1:])
+    old = node.meta.get("val")
+    if isinstance(old, torch.Tensor) and getattr(old, "is_mkldnn", False):
+        return
+    if getattr(node.target, "namespace", "") == "mkldnn" and "reorder" in str(node.target):
+        return  # an opaque packed weight: described by the plain tensor it was packed from
+    assert callable(node.target)
+    node.meta["val"] = node.target(*value_of(node.args), **value_of(node.kwargs))
+
+
+_CONTIGUOUS: dict[str, Any] = {"memory_format": torch.contiguous_format}
+
+
+def _viewable(node: fx.Node) -> bool:
+    source = tensor_of(node.args[0])
+    assert source is not None
+    try:
+        source.view(node.args[1])  # type: ignore[arg-type]
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _restore_outputs(graph: Graph, wanted: dict[fx.Node, Any]) -> None:
+    output = output_of(graph)
+    for node, old in wanted.items():
+        new = node.meta["val"]
+        if not isinstance(old, torch.Tensor) or node.op == "placeholder" or old.stride() == new.stride():
+            continue
+        with graph.module.graph.inserting_before(output):
+            size, stride = list(old.shape), list(old.stride())
+            options = {"dtype": old.dtype, "device": old.device}
+            empty = call(graph.module.graph, aten.empty_strided.default, (size, stride), options, like=node)
+            copy = call(graph.module.graph, aten.copy.default, (empty, node), like=node)
+        output.replace_input_with(node, copy)

@@ -1,0 +1,57 @@
+"""Errors while a program runs: they say which step failed, what it is, and which line of the user's code it is from."""
+
+from __future__ import annotations
+
+import torch
+
+from stages.ir.errors import UserError
+from stages.ir.program import Launch, Program
+
+
+class StepError(UserError, RuntimeError):
+    """A step of a program failed; the cause is the error itself."""
+
+
+class StepIndexError(StepError, IndexError):
+    """A step met an index out of range, for which eager raises `IndexError`."""
+
+
+class StepOutOfMemoryError(StepError, torch.OutOfMemoryError):
+    """A step found no memory; callers catch torch's error to try a smaller batch."""
+
+
+KINDS: tuple[tuple[type[Exception], type[StepError]], ...] = (
+    (IndexError, StepIndexError),
+    (torch.OutOfMemoryError, StepOutOfMemoryError),
+)
+
+
+class InputMismatch(UserError):
+    """An input of a call is not like the captured one."""
+
+
+class StaleProgram(UserError):
+    """A weight changed in a way that the program was not made for: it has to be compiled again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "Compile the model again.")
+
+
+def describe(program: Program, number: int) -> str:
+    """`step 3, kernel fused_gelu_0 (model.py:12: y = gelu(x))`."""
+    step = program.steps[number]
+    what = f"kernel {step.kernel.name}" if isinstance(step, Launch) else f"operator {step.target}"
+    if not step.origins:
+        return f"step {number}, {what}"
+    origin = step.origins[0]
+    code = f": {origin.code}" if origin.code else ""
+    return f"step {number}, {what} ({origin}{code})"
+
+
+def step_error(program: Program, number: int, error: Exception) -> StepError:
+    """`error`, raised by step `number`, as one that says so."""
+    kind = next((ours for theirs, ours in KINDS if isinstance(error, theirs)), StepError)
+    return kind(
+        f"{describe(program, number)}: {error}",
+        "Run the model itself on the same inputs: if it fails too, the fault is in the model or its inputs.",
+    )

@@ -1,0 +1,72 @@
+"""What validation says: numbers for each output, the verdict, and its reasons in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stages.validate.measure import Errors
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output (or changed input, or changed state) on one input set.
+
+    limit        the largest relative and peak error that pass: factor x eager's + floor; None for what is compared
+                 exactly
+    mismatches   elements that had to be equal and are not; None for floating outputs
+    reasons      why it fails; empty where it passes
+    """
+
+    input_set: int
+    output: str
+    dtype: str
+    shape: tuple[int, ...]
+    errors: Errors | None = None
+    eager_errors: Errors | None = None
+    relative_limit: float | None = None
+    peak_limit: float | None = None
+    mismatches: int | None = None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The verdict over all input sets.
+
+    reasons            every way in which it failed; empty where it passed
+    notes              what to know of the comparison
+    first_wrong_step   text of the bisection, where one was made
+    task_metrics       figures of the model's task (with units in their names), where it has one
+    """
+
+    precision: str
+    input_sets: int
+    factor: float
+    checks: tuple[OutputCheck, ...]
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    first_wrong_step: str = ""
+    task_metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons
+
+    @property
+    def error_ratio(self) -> float | None:
+        """The largest relative error as a multiple of eager's own; None where eager is exact everywhere."""
+        ratios = [
+            check.errors.relative_error / check.eager_errors.relative_error
+            for check in self.checks
+            if check.errors and check.eager_errors and check.eager_errors.relative_error > 0
+        ]
+        return max(ratios, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain dicts, lists, numbers and text."""
+        return {**asdict(self), "passed": self.passed, "error_ratio": self.error_ratio}

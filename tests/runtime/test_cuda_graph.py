@@ -1,0 +1,283 @@
+"""CUDA graphs and streams, on a GPU; what is decided without one is tested without one."""
+
+import dataclasses
+import threading
+
+import pytest
+import torch
+
+from stages import buffers, runtime
+from stages.buffers import BuffersConfig
+from stages.ir.graph import GraphInput
+from stages.ir.program import Extern, Prologue, TensorRef
+from stages.runtime import RuntimeConfig
+from stages.runtime.cuda_graph import why_not
+from stages.runtime.pool import Pool
+from tests.buffers.programs import launch, program, scale_kernel, whole
+from tests.runtime.doubles import compiled
+from tests.runtime.models import assert_same, eager_mlp, mlp
+
+aten = torch.ops.aten
+gpu = pytest.mark.gpu
+
+
+def on_gpu(**config):
+    device = torch.device("cuda", torch.cuda.current_device())
+    made, (weight, constant) = mlp(device)
+    double = compiled(made)
+    return runtime.run(made, double, RuntimeConfig(**config)), weight, constant, double
+
+
+def batch(seed):
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+MODES = [
+    {"cuda_graph": graph, "inputs": inputs, "outputs": outputs}
+    for graph in (True, False)
+    for inputs in ("copy", "static")
+    for outputs in ("copy", "static")
+]
+
+
+@gpu
+@pytest.mark.parametrize("config", MODES, ids=lambda config: "-".join(map(str, config.values())))
+def test_values_are_eager_ones_in_every_mode(config):
+    run, weight, constant, _ = on_gpu(**config)
+    kept = []
+    for seed in range(4):
+        got, wanted = run([batch(seed), weight]), eager_mlp(batch(seed), weight, constant)
+        assert_same(got, wanted)
+        kept.append((got, wanted))
+    if config["outputs"] == "copy":
+        for got, wanted in kept:
+            assert_same(got, wanted)
+    assert not [note for note in run.notes if "one by one" in note]
+
+
+@gpu
+def test_a_graph_is_captured_once_and_replayed():
+    run, weight, constant, double = on_gpu()
+    for seed in range(3):
+        assert_same(run([batch(seed), weight]), eager_mlp(batch(seed), weight, constant))
+    # Two warm-ups and the capture launch each kernel; replays do not pass through Python.
+    assert {bound.launches for kernel in double.kernels.values() for bound in kernel.bound} == {3}
+    assert run.notes == []
+
+
+@gpu
+def test_static_inputs_capture_new_addresses_a_few_times_then_copy():
+    run, weight, constant, double = on_gpu(inputs="static", recaptures=1)
+    held = [batch(seed) for seed in range(4)]
+    for x in held:
+        assert_same(run([x, weight]), eager_mlp(x, weight, constant))
+    # The first address, one new one, then copies: three captures of three launches.
+    assert {bound.launches for kernel in double.kernels.values() for bound in kernel.bound} == {9}
+    assert [note for note in run.notes if "runtime.recaptures" in note]
+    held[1].copy_(batch(9))
+    assert_same(run([held[1], weight]), eager_mlp(batch(9), weight, constant))
+
+
+@gpu
+def test_static_inputs_replay_on_new_values_at_the_same_address():
+    run, weight, constant, double = on_gpu(inputs="static")
+    x = batch(0)
+    for seed in range(3):
+        x.copy_(batch(seed))
+        assert_same(run([x, weight]), eager_mlp(batch(seed), weight, constant))
+    assert {bound.launches for kernel in double.kernels.values() for bound in kernel.bound} == {3}
+
+
+@gpu
+@pytest.mark.parametrize("inputs", ["copy", "static"])
+def test_a_misaligned_input_is_copied(inputs):
+    run, weight, constant, _ = on_gpu(inputs=inputs)
+    storage = torch.zeros(33, device="cuda")
+    x = storage[1:].view(4, 8)
+    for seed in range(2):
+        x.copy_(batch(seed))
+        assert_same(run([x, weight]), eager_mlp(batch(seed), weight, constant))
+
+
+@gpu
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_misaligned_weight_is_read_as_it_is_now(graph):
+    run, weight, constant, _ = on_gpu(cuda_graph=graph)
+    other = torch.zeros(65, device="cuda")[1:].view(8, 8)
+    for seed in range(3):
+        other.copy_(weight * seed)
+        assert_same(run([batch(seed), other]), eager_mlp(batch(seed), weight * seed, constant))
+
+
+@gpu
+def test_a_weight_that_moved_is_captured_anew():
+    run, weight, constant, _ = on_gpu()
+    run([batch(0), weight])
+    other = weight + 1
+    assert_same(run([batch(1), other]), eager_mlp(batch(1), other, constant))
+    other.mul_(2)
+    assert_same(run([batch(2), other]), eager_mlp(batch(2), other, constant))
+
+
+@gpu
+def test_constants_follow_a_weight_under_a_graph():
+    device = torch.device("cuda", torch.cuda.current_device())
+    weight = torch.ones(4, device=device)
+    entry = GraphInput("w", "weight", "w", weight)
+    steps = [Extern(aten.add.out, (whole("x", 4), whole("c", 4)), {}, (whole("o", 4),), out=True)]
+    made = program(
+        [("x", "user", 4), ("c", "constant", 4), ("o", "output", 4)], steps, [whole("o", 4)], {"c": weight * 10}
+    )
+    geometry = {"x": dataclasses.replace(made.geometry["x"], device=device)}
+    extra = {"geometry": geometry, "prologue": Prologue(lambda w: (w * 10,), (entry,), ("c",))}
+    made = buffers.run(dataclasses.replace(made, device=device, extra=extra), BuffersConfig("best"))
+    run = runtime.run(made, compiled(made), RuntimeConfig())
+    x = torch.zeros(4, device=device)
+    assert run([x])[0].tolist() == [10] * 4
+    weight.mul_(3)
+    assert run([x])[0].tolist() == [30] * 4
+
+
+@gpu
+def test_a_step_that_cannot_be_captured_runs_without_a_graph_and_is_named():
+    device = torch.device("cuda", torch.cuda.current_device())
+
+    def look(x):  # reads a value on the host, which waits for the device
+        return x * x.sum().item()
+
+    steps = [
+        launch(scale_kernel(4, 2.0), "x", "a"),
+        Extern(look, (whole("a", 4),), {}, (whole("o", 4),)),
+    ]
+    made = program([("x", "user", 4), ("a", "arena", 4), ("o", "output", 4)], steps, [whole("o", 4)])
+    geometry = {"x": dataclasses.replace(made.geometry["x"], device=device)}
+    made = buffers.run(dataclasses.replace(made, device=device, extra={"geometry": geometry}), BuffersConfig("best"))
+    run = runtime.run(made, compiled(made), RuntimeConfig())
+    stream = torch.cuda.current_stream()
+    for factor in (1.0, 2.0):
+        got = run([torch.full((4,), factor, device=device)])[0].tolist()
+        assert got == [2 * factor * 8 * factor] * 4
+    assert torch.cuda.current_stream() == stream
+    assert len(run.notes) == 1 and "no CUDA graph" in run.notes[0] and "step 1, operator" in run.notes[0]
+
+
+@gpu
+@pytest.mark.parametrize("graph", [True, False])
+def test_calls_on_several_streams_and_threads(graph):
+    run, weight, constant, _ = on_gpu(cuda_graph=graph)
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work(seed):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for round in range(20):
+                    x = batch(seed + round)
+                    assert_same(run([x, weight]), eager_mlp(x, weight, constant))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not wrong
+
+
+@gpu
+@pytest.mark.parametrize("graph", [True, False])
+def test_one_arena_used_on_two_streams_in_turn(graph):
+    run, weight, constant, double = on_gpu(cuda_graph=graph)
+    inputs = [batch(seed) for seed in range(20)]
+    wanted = [eager_mlp(x, weight, constant) for x in inputs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    got = []
+    for number, x in enumerate(inputs):
+        with torch.cuda.stream(streams[number % 2]):
+            got.append(run([x, weight]))  # returns before the device is done
+    torch.cuda.synchronize()
+    for one, other in zip(got, wanted):
+        assert_same(one, other)
+    assert all(len(kernel.bound) == 1 for kernel in double.kernels.values())
+
+
+@gpu
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_modes_of_torch(mode):
+    run, weight, constant, _ = on_gpu()
+    for seed in range(2):
+        with mode():
+            assert_same(run([batch(seed), weight]), eager_mlp(batch(seed), weight, constant))
+
+
+@gpu
+def test_run_steps_beside_a_graph():
+    run, weight, constant, _ = on_gpu()
+    run([batch(0), weight])
+    seen = []
+    got = run.run_steps([batch(1), weight], hook=lambda number, step, outputs: seen.append(number))
+    assert_same(got, eager_mlp(batch(1), weight, constant))
+    assert seen == list(range(7))
+
+
+# ---- without a GPU --------------------------------------------------------------------------
+
+
+def test_a_program_is_no_graph_where_an_input_lies_on_the_cpu():
+    made = program([("x", "user", 4), ("o", "output", 4)], [launch(scale_kernel(4, 1.0), "x", "o")], [whole("o", 4)])
+    assert why_not(made) == "it runs on cpu"
+    on_cuda = dataclasses.replace(made, device=torch.device("cuda", 0))
+    assert "input 'model.x' is on cpu" in why_not(on_cuda)
+    there = {"x": dataclasses.replace(made.geometry["x"], device=torch.device("cuda", 0))}
+    assert why_not(dataclasses.replace(on_cuda, extra={"geometry": there})) is None
+
+
+class Stream:
+    """A stand-in that notes what it was made to wait for."""
+
+    def __init__(self):
+        self.waited = []
+
+    def wait_stream(self, other):
+        self.waited.append(other)
+
+
+class Tensor:
+    def __init__(self):
+        self.streams = []
+
+    def record_stream(self, stream):
+        self.streams.append(stream)
+
+
+class Lane:
+    def __init__(self):
+        self.memory = [Tensor()]
+
+    def run(self, inputs, epoch):
+        return []
+
+
+def test_a_lane_is_taken_on_its_own_stream_or_after_waiting_for_the_other():
+    pool = Pool(Lane, torch.device("cpu"))
+    one, two = Stream(), Stream()
+    first, second = pool.take(one), pool.take(two)
+    assert first is not second
+    pool.give(first, one)
+    pool.give(second, two)
+    assert pool.take(one) is first and not one.waited
+    pool.give(first, one)
+    taken = pool.take(two)
+    assert taken is second and not two.waited
+    # Only the lane of the other stream is free now.
+    assert pool.take(two) is first and two.waited == [one] and first.memory[0].streams == [two]
+
+
+def test_a_view_of_an_input_is_the_callers_under_static_outputs_too():
+    made, (weight, _) = mlp()
+    run = runtime.run(made, compiled(made), RuntimeConfig(outputs="static"))
+    x = torch.ones(4, 8)
+    assert run([x, weight])[4].data_ptr() == x[1].data_ptr()
+    assert isinstance(made.outputs[4], TensorRef)

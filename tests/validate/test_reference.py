@@ -1,0 +1,81 @@
+"""The float64 reference: types, sharing, and that the user's model is left as it was."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from stages.ir.errors import UserError
+from stages.validate.reference import float64_reference, raise_inputs
+
+CPU = torch.device("cpu")
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(4, 4, bias=False)
+        self.two = nn.Linear(4, 4, bias=False)
+        self.two.weight = self.one.weight
+        self.table = torch.eye(4)  # no buffer: stays float32 in a copy
+        self.seen = []
+
+    def forward(self, x, index):
+        self.seen.append((x.dtype, index.dtype, self.one.weight is self.two.weight))
+        return self.two(self.one(x)) @ self.table, index + 1
+
+
+def test_it_computes_in_float64_and_keeps_whole_numbers():
+    torch.manual_seed(0)
+    model, x = Tied(), torch.randn(3, 4)
+    wide = model.one.weight.detach().double()
+    seen = float64_reference(model, [((x, torch.arange(3)), {})], CPU).observations[0]
+    torch.testing.assert_close(seen.leaves["output[0]"].value, x.double() @ wide.T @ wide.T, rtol=1e-14, atol=0)
+    assert seen.leaves["output[1]"].dtype == "int64"
+    assert model.seen == [] and model.one.weight.dtype is torch.float32 and x.dtype is torch.float32
+
+
+def test_no_float64_copy_is_alive_afterwards():
+    copies = []
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            copies.append(weakref.ref(self))
+            return super().forward(x)
+
+    model = Watched(2, 2)
+    float64_reference(model, [((torch.ones(1, 2),), {}), ((torch.ones(1, 2),), {})], CPU)
+    gc.collect()
+    assert len(copies) == 2 and copies[0]() is None
+
+
+def test_a_model_that_casts_itself_is_followed_and_noted():
+    reference = float64_reference(lambda x: x.to(torch.float32) * 2, [((torch.ones(2),), {})], CPU)
+    assert reference.observations[0].leaves["output"].dtype == "float32"
+    assert "casts to narrower floats 1 times" in reference.notes[0]
+
+
+def test_inputs_in_any_container_are_cast_and_still_share_memory():
+    base = torch.arange(6.0)
+    (held, flag), kwargs = raise_inputs((({"a": [base, base[2:]]}, True), {"n": torch.tensor(1)}), CPU)
+    whole, part = held["a"]
+    assert whole.dtype is torch.float64 and kwargs["n"].dtype is torch.int64 and flag is True
+    part[0] = 9.0
+    assert whole[2] == 9.0 and base[2] == 2.0
+
+
+def test_complex_inputs_become_complex128():
+    (value,), _ = raise_inputs(((torch.ones(2, dtype=torch.complex64),), {}), CPU)
+    assert value.dtype is torch.complex128
+
+
+def test_a_model_that_cannot_run_in_float64_is_told():
+    def model(x):
+        if x.dtype is torch.float64:
+            raise NotImplementedError("no kernel for double")
+        return x
+
+    with pytest.raises(UserError, match="does not run in float64: no kernel for double"):
+        float64_reference(model, [((torch.ones(1),), {})], CPU)
