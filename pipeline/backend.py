@@ -34,5 +34,5 @@ def torchweld(
         assert executable is not None
         return executable
 
-    backend: Callable[..., Any] = service("make_backend")(compile_one)
+    backend: Callable[..., Any] = service("make_backend")(compile_one, session.config.capture)
     return backend(gm, example_inputs)

@@ -157,6 +157,8 @@ def _translated(error: Exception, overrides: Sequence[str]) -> UserError:
             )
         if f"'{key}'" not in text:
             continue
+        if "Could not override" in text and key.startswith("hydra"):
+            return ConfigError(key, "Hydra has no such key", "torchweld --cfg hydra shows what it has")
         if "Could not override" in text:
             if not _check_key(key):
                 return ConfigError(

@@ -1,7 +1,7 @@
-"""What the compiler did and did not do, in words: `fast.explain()` and the dump's `explain.txt`.
+"""What the compiler did and did not do, in words: `fast.explain()` and the run's `explain.txt`.
 
-Comes in: compiled units. Goes out: text that lists kernels and library calls, every fusion with its rule, every refusal
-with its reason and the user's source line, and device memory traffic before and after.
+Comes in: compiled units. Goes out: text. What was fused, what was not and why is the fusion stage's to say; what every
+graph has beside that is said here: its notes, its arena, the schedule of each kernel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stages.ir.program import Extern, Program
+from pipeline.stages import service
 
 if TYPE_CHECKING:
     from pipeline.compile import Unit
@@ -22,56 +22,23 @@ def explain(units: Sequence[Unit]) -> str:
 
 def _unit(unit: Unit, count: int) -> Iterator[str]:
     program = unit.program
+    if count > 1:
+        yield f"graph {unit.number + 1} of {count}"
     if program is None:
-        yield f"graph {unit.number}: not compiled yet"
+        yield "not compiled"
         return
-    head = f"graph {unit.number}: " if count > 1 else ""
-    kernels = {launch.kernel.hash for launch in program.launches}
-    yield (
-        f"{head}{len(program.launches)} launches of {len(kernels)} kernels, {len(program.externs)} library calls "
-        f"on {program.device}"
-    )
-    moved = traffic(program)
-    if program.traffic_unfused:
-        yield f"memory traffic: {mebibytes(moved)}, with one kernel an operation {mebibytes(program.traffic_unfused)}"
+    yield str(service("explain")(program)).rstrip("\n")
+    own = [note for note in unit.graph.notes if note not in program.notes]
+    if own:
+        yield from ("", "notes of the graph", *(f"  {note}" for note in own))
     if program.plan is not None:
         plan = program.plan
-        yield (
-            f"arena: {mebibytes(plan.size)} ({plan.strategy}), lower bound {mebibytes(plan.lower_bound)}, "
-            f"without sharing {mebibytes(plan.unshared)}"
-        )
-    yield from (f"note: {note}" for note in dict.fromkeys((*unit.graph.notes, *program.notes)))
-    yield from _decisions(program)
-    yield from _steps(program)
-
-
-def _decisions(program: Program) -> Iterator[str]:
-    for title, fused in (("fused", True), ("not fused", False)):
-        decisions = [decision for decision in program.decisions if decision.fused is fused]
-        if decisions:
-            yield f"\n{title}:"
-        for decision in decisions:
-            saved = f", saves {mebibytes(decision.bytes_saved)}" if decision.bytes_saved else ""
-            rule = f" [{decision.rule}]" if decision.rule else ""
-            yield f"  {decision.producer} -> {decision.consumer}{rule}: {decision.reason}{saved}  # {decision.origin}"
-
-
-def _steps(program: Program) -> Iterator[str]:
-    yield "\nsteps:"
-    for number, step in enumerate(program.steps):
-        origin = f"  # {step.origins[0]}" if step.origins else ""
-        if isinstance(step, Extern):
-            why = f" ({step.reason})" if step.reason else ""
-            yield f"  {number:4d} library {step.label or step.target}{why}{origin}"
-        else:
-            schedule = step.schedule.text() if step.schedule else "default schedule"
-            yield f"  {number:4d} kernel  {step.label or step.kernel.name} {step.kernel.hash} {schedule}{origin}"
-
-
-def traffic(program: Program) -> int:
-    """Bytes that the steps read and write, each buffer counted whole, once for each step that uses it."""
-    return sum(program.buffers[name].nbytes for step in program.steps for name in {*step.reads, *step.writes})
-
-
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:.2f} MiB"
+        yield from ("", f"arena ({plan.strategy})")
+        for what, size in (("size", plan.size), ("lower bound", plan.lower_bound), ("without sharing", plan.unshared)):
+            yield f"  {what:<16} {size / 2**20:10.2f} MiB"
+    schedules = {launch.kernel.hash: launch for launch in program.launches}
+    if schedules:
+        yield from ("", "schedules")
+    for launch in schedules.values():
+        chosen = launch.schedule.text() if launch.schedule is not None else "default"
+        yield f"  {launch.kernel.name} {launch.kernel.hash}: {chosen}"

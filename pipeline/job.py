@@ -74,7 +74,7 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
     args, kwargs = model.inputs(config.seed)
     begin = time.perf_counter()
     compilation = result.compilation = compile_model(model.module, args, kwargs, session)
-    with torch.no_grad():
+    with torch.no_grad(), progress.stage("first call"):
         compilation.call(*args, **kwargs)
     compile_seconds = time.perf_counter() - begin
     _tell(compilation, result, progress)
@@ -148,6 +148,8 @@ def _benchmark(
 
     args, kwargs = model.inputs(config.seed)
     device = model.device
+    cached = all(unit.compiled.cached for unit in compilation.units)
+    own_time = compile_time(**{"warm_seconds" if cached else "cold_seconds": compile_seconds})
 
     def call(function: Callable[..., Any]) -> object:
         with torch.no_grad(), context_of(config.precision, device.type):
@@ -170,7 +172,7 @@ def _benchmark(
             baseline=config.engine.baseline,
             batch_size=config.model.batch,
             compile_times={
-                "torchweld": compile_time(cold_seconds=compile_seconds),
+                "torchweld": own_time,
                 **{peer.name: peer.compile_time for peer in peers},
             },
             held_bytes={
@@ -216,14 +218,12 @@ def _write_files(result: Result) -> None:
 
 def _publish(result: Result, progress: Progress) -> None:
     """The report on the terminal and as a page, and the record in MLflow."""
-    from pipeline import report, tracking
-
-    report.write(result)
+    service("write_report")(result)
     if result.config.tracking.enabled:
         with progress.stage("tracking"):
-            for line in tracking.log(result):
+            for line in service("log_run")(result):
                 progress.say(line)
-    report.show(result, progress.console)
+    service("show_report")(result, progress.console)
 
 
 def _write_as(result: Result, status: str, progress: Progress) -> None:

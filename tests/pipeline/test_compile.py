@@ -1,0 +1,215 @@
+"""The hand-over from stage to stage, `optimize`, and the torch.compile backend, with stages that do nothing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline import optimize
+from pipeline.backend import torchweld
+from pipeline.compile import Session, compile_model
+from pipeline.config import Config
+from pipeline.dump import Dump
+from pipeline.optimized import signature
+from pipeline.progress import Progress
+from stages.ir.errors import ConfigError, UserError
+from tests.pipeline.fakes import Calls, install, replaced
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return install(monkeypatch)
+
+
+def test_each_stage_gets_what_the_one_before_gave(calls: Calls, config: Config) -> None:
+    progress = Progress(quiet=True)
+    model = nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    compilation = compile_model(model, (x,), {}, Session(config, progress))
+    stages = ["capture", "rewrite", "precision", "fusion", "buffers", "autotune", "codegen", "runtime"]
+    assert calls.order == stages
+    assert list(progress.seconds) == stages
+    for name in stages[1:]:
+        assert getattr(config, name) in calls.arguments[name]
+    assert calls.arguments["precision"][0].notes == ["rewrite"]
+    assert calls.arguments["fusion"][0].notes == ["rewrite", "precision"]
+    assert calls.arguments["autotune"][0].notes == ("planned",)
+    assert calls.arguments["autotune"][3] == "database"
+    assert calls.arguments["autotune"][2]([], torch.device("cpu")) == []
+    assert calls.arguments["runtime"][1].sources == {"kernel.cpp": "int main() {}"}
+    assert torch.equal(compilation.call(x), model(x))
+
+
+def test_a_stage_that_is_left_out_does_not_run(calls: Calls, config: Config) -> None:
+    names = ("capture", "precision", "rewrite", "fusion", "buffers", "codegen", "runtime")
+    compile_model(torch.relu, (torch.randn(2),), {}, Session(replace(config, stages=names)))
+    assert tuple(calls.order) == names
+
+
+def test_evaluation_mode_while_compiling_and_the_model_as_it_was(calls: Calls, config: Config, monkeypatch) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5)))
+    model[2].eval()
+    before = [module.training for module in model.modules()]
+    seen = []
+    fake = install(monkeypatch)
+    from pipeline.stages import STAGES
+
+    capture = STAGES["capture"].load()
+
+    def watching(*arguments):
+        seen.append([module.training for module in model.modules()] + [torch.is_grad_enabled()])
+        return capture(*arguments)
+
+    replaced(monkeypatch, "capture", watching)
+    compile_model(model, (torch.randn(2, 3),), {}, Session(config))
+    assert not any(seen[0])
+    assert [module.training for module in model.modules()] == before
+    assert fake.order[0] == "capture"
+
+
+def test_amp_is_captured_under_autocast(calls: Calls) -> None:
+    x = torch.randn(4, 3)
+    model = nn.Linear(3, 2)
+    fast = optimize(model, x, ["precision=amp"])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(x)
+    assert fast(x).dtype == torch.bfloat16
+    assert torch.equal(fast(x), expected)
+
+
+def test_dump_writes_every_level_in_order(calls: Calls, config: Config, tmp_path: Path) -> None:
+    compile_model(torch.relu, (torch.randn(2),), {}, Session(config, dump=Dump(tmp_path / "dump")))
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == [
+        "00-capture-graph.txt",
+        "01-rewrite-graph.txt",
+        "02-precision-graph.txt",
+        "03-fusion-kernels.txt",
+        "03-fusion-program.txt",
+        "04-buffers-kernels.txt",
+        "04-buffers-program.txt",
+        "05-autotune-kernels.txt",
+        "05-autotune-program.txt",
+        "06-codegen-kernel.cpp",
+        "07-explain.txt",
+    ]
+    assert "relu" in (tmp_path / "dump" / "00-capture-graph.txt").read_text()
+
+
+def test_debug_verifies_after_every_stage(calls: Calls, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stages.ir.kernel import IRError
+
+    replaced(monkeypatch, "rewrite", lambda graph, config: replace(graph, inputs=[]))
+    session = Session(replace(config, debug=True))
+    with pytest.raises(IRError, match="placeholders"):
+        compile_model(torch.relu, (torch.randn(2),), {}, session)
+    assert "precision" not in calls.order
+
+
+# ---- optimize ------------------------------------------------------------------------------
+
+
+def test_inputs_are_a_tensor_a_tuple_or_a_dictionary(calls: Calls) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return x * 2 if y is None else x - y
+
+    x, y = torch.randn(3), torch.randn(3)
+    assert torch.equal(optimize(model, x)(x), x * 2)
+    assert torch.equal(optimize(model, (x, y))(x, y), x - y)
+    assert torch.equal(optimize(model, {"x": x, "y": y})(x=x, y=y), x - y)
+
+
+def test_one_program_for_each_signature(calls: Calls) -> None:
+    fast = optimize(torch.relu, torch.randn(3))
+    for shape in ((3,), (4,), (3,), (4,)):
+        x = torch.randn(shape)
+        assert torch.equal(fast(x), torch.relu(x))
+    assert len(fast.programs) == 2
+    assert fast.explain().count("explained") == 2
+    assert [verdict.passed for verdict in fast.validate()] == [True, True]
+
+
+def test_what_makes_a_signature() -> None:
+    x = torch.randn(2, 3)
+    same = signature((x, 1), {"a": None, "b": 2.0})
+    assert same == signature((torch.zeros(2, 3), 1), {"b": 2.0, "a": None})
+    others = [
+        signature((x, True), {"a": None, "b": 2.0}),
+        signature((x, 1.0), {"a": None, "b": 2.0}),
+        signature((x, 2), {"a": None, "b": 2.0}),
+        signature((x, 1), {"a": None, "b": -2.0}),
+        signature((x, 1), {"a": x, "b": 2.0}),
+        signature((x.double(), 1), {"a": None, "b": 2.0}),
+        signature((x.T.contiguous().T, 1), {"a": None, "b": 2.0}),
+        signature(([x], 1), {"a": None, "b": 2.0}),
+        signature((torch.randn(3, 2), 1), {"a": None, "b": 2.0}),
+    ]
+    assert len({same, *others}) == len(others) + 1
+    assert signature((0.0,), {}) != signature((-0.0,), {})
+    assert signature((float("nan"),), {}) == signature((float("nan"),), {})
+
+
+def test_threads_that_meet_a_new_shape_compile_it_once(calls: Calls) -> None:
+    fast = optimize(torch.relu, torch.randn(3))
+    x = torch.randn(5)
+    threads = [threading.Thread(target=fast, args=(x,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls.order.count("capture") == 2
+
+
+def test_no_gradient_is_recorded(calls: Calls) -> None:
+    model = nn.Linear(3, 2)
+    assert not optimize(model, torch.randn(1, 3))(torch.randn(1, 3)).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "said"),
+    [
+        (torch.relu, ["precision=apm"], "did you mean 'amp'?"),
+        (torch.relu, {"precision": "apm"}, "did you mean 'amp'?"),
+        (torch.relu, "precision=apm", "did you mean 'amp'?"),
+        (torch.relu, ["model=bert"], "the model is the one that you pass"),
+        (3, [], "a int is no model"),
+    ],
+)
+def test_optimize_refuses(calls: Calls, model: object, overrides: object, said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("?", r"\?")):
+        optimize(model, torch.randn(2), overrides)  # type: ignore[arg-type]
+
+
+def test_validate_says_when_the_stage_was_left_out(calls: Calls) -> None:
+    stages = "stages=[capture,fusion,buffers,codegen,runtime]"
+    with pytest.raises(ConfigError, match="'validate' was left out"):
+        optimize(torch.relu, torch.randn(2), [stages]).validate()
+
+
+# ---- torch.compile -------------------------------------------------------------------------
+
+
+def test_the_backend_compiles_each_graph_with_its_options(calls: Calls, config: Config) -> None:
+    compile_graph, capture_config, module, inputs = torchweld("module", ["x"], options={"capture.fullgraph": True})  # type: ignore[arg-type, misc]
+    assert (module, inputs) == ("module", ["x"])
+    assert capture_config.fullgraph is True
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from stages.ir.graph import Graph, GraphInput
+
+    x = torch.randn(3)
+    traced = make_fx(torch.sin)(x)
+    name = next(iter(traced.graph.nodes)).name
+    executable = compile_graph(Graph(traced, [GraphInput(name, "user")], torch.device("cpu")))
+    assert torch.equal(executable([x]), torch.sin(x))
+    assert calls.order == ["rewrite", "precision", "fusion", "buffers", "autotune", "codegen", "runtime"]
+
+
+def test_the_backend_refuses_a_bad_option(calls: Calls) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'amp'"):
+        torchweld("module", [], options={"precision": "apm"})  # type: ignore[arg-type]
