@@ -8,7 +8,6 @@
 //
 // Compile with -fwrapv (whole numbers wrap) and -ffp-contract=off (nothing is fused but where fma is written).
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -102,14 +101,11 @@ template <class V> INLINE V splat_as(element_of<V> x) {
 }
 template <> INLINE bool splat_as<bool>(bool x) { return x; }
 
-template <int W, int N, int L, class T> INLINE vec_of<T, W, N> splat(Lanes<W, N, L>, T x) {
-  return splat_as<vec_of<T, W, N>>(x);
-}
-
-// A uniform condition as a mask of bytes.
-template <int W, int N, int L> INLINE auto splat(Lanes<W, N, L>, bool x) {
+// x in every lane; a uniform condition as a mask of bytes.
+template <int W, int N, int L, class T> INLINE auto splat(Lanes<W, N, L>, T x) {
   if constexpr (N == 1) return x;
-  else return splat_as<vec_of<int8_t, W, N>>(x ? -1 : 0);
+  else if constexpr (same<T, bool>) return splat_as<vec_of<int8_t, W, N>>(x ? -1 : 0);
+  else return splat_as<vec_of<T, W, N>>(x);
 }
 
 template <class V> INLINE auto low(V v) {
