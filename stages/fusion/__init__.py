@@ -15,7 +15,7 @@ from stages.fusion.library import Absorption, absorb
 from stages.fusion.memory import Memory
 from stages.fusion.partition import Partition
 from stages.fusion.program import assemble
-from stages.fusion.units import units_of
+from stages.fusion.units import Units, units_of
 from stages.ir.graph import Graph
 from stages.ir.program import Program, verify
 
@@ -29,15 +29,18 @@ def run(graph: Graph, config: FusionConfig) -> Program:
     """
     memory = Memory()
     kernels = Kernels(memory, config.emulate_precision_casts)
-    unfused = _fuse(graph, Absorption(graph.module.graph), replace(config, rules=[]), kernels)
-    fused = _fuse(graph, absorb(graph.module, config.library_epilogues), config, kernels)
-    program = replace(fused, traffic_unfused=program_traffic(unfused))
+    nodes = graph.module.graph
+    made = absorb(graph.module, config.library_epilogues)
+    units = units_of(nodes, graph.device, memory)
+    unfused = _fuse(graph, Absorption(nodes), units, replace(config, rules=[]), kernels)
+    units = units if made.nodes is nodes else units_of(made.nodes, graph.device, memory)
+    program = replace(_fuse(graph, made, units, config, kernels), traffic_unfused=program_traffic(unfused))
     verify(program)
     return program
 
 
-def _fuse(graph: Graph, made: Absorption, config: FusionConfig, kernels: Kernels) -> Program:
-    partition = Partition(units_of(made.nodes, graph.device, kernels.memory), kernels, config)
+def _fuse(graph: Graph, made: Absorption, units: Units, config: FusionConfig, kernels: Kernels) -> Program:
+    partition = Partition(units, kernels, config)
     decisions = group(partition)
     program = assemble(graph, made.nodes, partition, made.absorbed)
     return replace(program, decisions=(*made.decisions, *decisions), notes=(*graph.notes, *made.notes))
