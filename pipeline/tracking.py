@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.report.collect import record_of
-from pipeline.report.html import flatten
-from pipeline.report.record import RunRecord, plain
+from pipeline.report.record import RunRecord, flatten, plain
 from stages.ir.errors import require
 
 PAYLOAD = "tracking.json"
@@ -264,7 +263,11 @@ def _log(payload: Payload, folder: Path, uri: str) -> str:
     for start in range(0, max(len(params), len(tags), len(metrics)), 100):
         part = slice(start, start + 100)
         client.log_batch(run_id, metrics[part], params[part], tags[part])
-    client.log_artifacts(run_id, str(folder))
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            client.log_artifacts(run_id, str(entry), entry.name)
+        elif entry.name != PAYLOAD:  # a copy of it in the store would look like one more run to log
+            client.log_artifact(run_id, str(entry))
     done = "FINISHED" if payload.status in ("passed", "unvalidated") else "FAILED"
     client.set_terminated(run_id, done, payload.end_ms)
     return run_id

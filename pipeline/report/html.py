@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.report import page, words
 from pipeline.report.charts import Bar, bars
 from pipeline.report.page import Cell, Html, section, table, tag
-from pipeline.report.record import OURS, ProgramRecord, RunRecord, StepRecord
+from pipeline.report.record import OURS, ProgramRecord, RunRecord, StepRecord, flatten
 from pipeline.report.terminal import notes_of, summary
 from stages.benchmark.result import Benchmark, EngineResult
 from stages.benchmark.roofline import Ceilings
@@ -340,14 +340,3 @@ def _setting(record: RunRecord, benchmark: Benchmark | None) -> Html:
 
 def _known(value: Any) -> str:
     return words.NONE if value is None else words.significant(value) if isinstance(value, float) else str(value)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys joined with dots; lists stay values."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
