@@ -160,8 +160,8 @@ def _compile(name: str, variant: str, model: Callable[..., Any], call: Call, dev
     """`torch.compile` in the mode and with the weights (frozen or not) that `variant` says.
 
     Shapes are static, as they are for every engine of the run. Two more calls follow the first one: in modes with
-    CUDA graphs they record, and their time is warm-up, not compilation. Raises `RuntimeError` where TorchDynamo left the
-    whole model to eager, which it does in silence.
+    CUDA graphs they record, and their time is warm-up, not compilation. Raises `RuntimeError` where TorchDynamo left
+    the whole model to eager, which it does in silence.
     """
     # Before the clock starts: importing Inductor is no part of compiling a model.
     import torch._inductor.compile_fx

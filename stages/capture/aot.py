@@ -134,7 +134,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
 
     `mutated` are the positions of arguments whose new value the graph returns.
     """
-    constants = clean(module)
+    constants = clean(module, distinct=not training)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
     for position, node in enumerate(placeholders):

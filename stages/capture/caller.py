@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from stages.capture.model import Weights, modules_of, namespaces_of
+from stages.capture.model import modules_of, namespaces_of
 from stages.capture.recorder import RecordedCall, Slot
 from stages.capture.signature import NotFlat, Signature, SignatureMismatch
 from stages.capture.structure import Builder, Sources, make_builder
+from stages.capture.weights import Weights
 
 Target = Callable[[list[Any]], Sequence[Any]]
 

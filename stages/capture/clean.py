@@ -36,14 +36,16 @@ _ALIASES = {
 _COPIES = {aten.clone.default, aten.lift_fresh_copy.default, aten._to_copy.default}
 
 
-def clean(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     """Simplify `module.graph` in place; the tensors of literals by the name of their new placeholder.
 
+    With `distinct`, outputs that are different tensors stay so even where one is a mere alias of another or of an
+    input: the caller gets them as they are. A training graph's outputs pass through AOTAutograd, which makes aliases.
     Raises `IRError` if an operator that writes to its arguments is left: everything after this stage relies on values
     that do not change.
     """
     constants = _lift_constants(module)
-    _drop_copies_and_aliases(module.graph)
+    _drop_copies_and_aliases(module.graph, distinct)
     module.graph.eliminate_dead_code()
     for name in [name for name in constants if not _node(module.graph, name).users]:
         module.graph.erase_node(_node(module.graph, name))
@@ -83,21 +85,20 @@ def _lift_constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
     return constants
 
 
-def _drop_copies_and_aliases(graph: fx.Graph) -> None:
-    returned = _storages_returned(graph)
+def _drop_copies_and_aliases(graph: fx.Graph, distinct: bool) -> None:
+    output = next(iter(reversed(graph.nodes)))
+    # A copy in the storage of an output must stay one, since the caller may write to it.
+    returned = {_storage(node) for node in output.all_input_nodes}
     for node in list(graph.nodes):
         alias = node.target in _ALIASES
         if alias or (node.target in _COPIES and _storage(node) not in returned):
             source = node.args[0]
-            if isinstance(source, fx.Node) and _same_layout(source, node, offset=alias):
+            if not isinstance(source, fx.Node) or not _same_layout(source, node, offset=alias):
+                continue
+            seen = source.op == "placeholder" or output in source.users
+            if not (distinct and seen and output in node.users):
                 node.replace_all_uses_with(source)
                 graph.erase_node(node)
-
-
-def _storages_returned(graph: fx.Graph) -> set[Any]:
-    """The storages that outputs lie in: a copy among them must stay one, since the caller may write to it."""
-    output = next(iter(reversed(graph.nodes)))
-    return {_storage(node) for node in output.all_input_nodes}
 
 
 def _storage(node: fx.Node) -> Any:

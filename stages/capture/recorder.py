@@ -51,7 +51,7 @@ class Recorder:
     strict    a failure to compile a graph is raised; otherwise the graph runs as Dynamo made it, with a note
     snapshot  what keeps the tensors that a graph is about to write to; None while not recording
     calls     the calls of graphs while recording; `stop()` ends recording and forgets the tensors
-    late      called with each slot made after `stop()`: for a new batch size, or a backward graph that torch traced late
+    late      called with each slot made after `stop()`: for a new batch size, or a backward graph traced late
     """
 
     def __init__(self, sizes_kept: int, strict: bool) -> None:

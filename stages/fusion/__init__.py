@@ -11,10 +11,11 @@ from stages.fusion.config import FusionConfig
 from stages.fusion.cost import program_traffic
 from stages.fusion.groups import group
 from stages.fusion.kernels import Kernels
-from stages.fusion.library import absorb
+from stages.fusion.library import Absorption, absorb
+from stages.fusion.memory import Memory
 from stages.fusion.partition import Partition
 from stages.fusion.program import assemble
-from stages.fusion.units import units_of
+from stages.fusion.units import Units, units_of
 from stages.ir.graph import Graph
 from stages.ir.program import Program, verify
 
@@ -26,16 +27,20 @@ def run(graph: Graph, config: FusionConfig) -> Program:
 
     `graph` is left as it is. Raises `UserError` where the graph holds a number that only a run can tell.
     """
-    kernels = Kernels(config.emulate_precision_casts)
-    unfused = _fuse(graph, replace(config, rules=[], library_epilogues=[]), kernels)
-    program = replace(_fuse(graph, config, kernels), traffic_unfused=program_traffic(unfused))
+    memory = Memory()
+    kernels = Kernels(memory, config.emulate_precision_casts)
+    nodes = graph.module.graph
+    made = absorb(graph.module, config.library_epilogues)
+    units = units_of(nodes, graph.device, memory)
+    unfused = _fuse(graph, Absorption(nodes), units, replace(config, rules=[]), kernels)
+    units = units if made.nodes is nodes else units_of(made.nodes, graph.device, memory)
+    program = replace(_fuse(graph, made, units, config, kernels), traffic_unfused=program_traffic(unfused))
     verify(program)
     return program
 
 
-def _fuse(graph: Graph, config: FusionConfig, kernels: Kernels) -> Program:
-    made = absorb(graph.module, config.library_epilogues)
-    partition = Partition(units_of(made.nodes, graph.device), kernels, config)
+def _fuse(graph: Graph, made: Absorption, units: Units, config: FusionConfig, kernels: Kernels) -> Program:
+    partition = Partition(units, kernels, config)
     decisions = group(partition)
     program = assemble(graph, made.nodes, partition, made.absorbed)
     return replace(program, decisions=(*made.decisions, *decisions), notes=(*graph.notes, *made.notes))

@@ -17,7 +17,7 @@ from stages.fusion.config import Rule
 from stages.fusion.kernels import Built, Refusal
 from stages.fusion.legality import legal, within_limits
 from stages.fusion.lowering import Kind
-from stages.fusion.partition import Group, Partition, bytes_of
+from stages.fusion.partition import Group, Partition
 from stages.fusion.rules import find_rule
 from stages.ir.program import Decision
 
@@ -87,11 +87,11 @@ class _Merging:
         """Bytes that fusing two groups saves, about: whole storages, before there is a kernel to count from."""
         partition = self.partition
         one, two = partition.groups[first].built, partition.groups[second].built
-        saved = sum(bytes_of(value) for value in set(one.inputs) & set(two.inputs))
+        saved = sum(partition.memory.nbytes(value) for value in set(one.inputs) & set(two.inputs))
         for producer, consumer, reader in ((one, two, second), (two, one, first)):
             for value in set(producer.outputs) & set(consumer.inputs):
                 alone = partition.readers(value) == {reader} and value not in partition.units.returned
-                saved += bytes_of(value) * (2 if alone else 1)
+                saved += partition.memory.nbytes(value) * (2 if alone else 1)
         return saved
 
     def _try(self, first: int, second: int, siblings: bool) -> Refusal | None:
@@ -148,12 +148,12 @@ class _Merging:
         agreed = {key: found for key, found in takers.items() if not isinstance(found, Refusal)}
         gains = {key: partition.groups[key].built.traffic - found[0].traffic for key, found in agreed.items()}
         unstored = len(agreed) == len(readers) and value not in partition.units.returned
-        if not (unstored and sum(gains.values()) + bytes_of(value) > 0):
+        if not (unstored and sum(gains.values()) + partition.memory.nbytes(value) > 0):
             # It stays in memory, so each reader computes it only if that alone saves bytes.
             agreed = {key: found for key, found in agreed.items() if gains[key] > 0}
         for key, (built, rule) in agreed.items():
             maker = partition.units[partition.units.maker[value]]
-            saved = gains[key] + bytes_of(value) // len(agreed) * unstored
+            saved = gains[key] + partition.memory.nbytes(value) // len(agreed) * unstored
             reason = f"computed in place, {producer.work} operations a position"
             self._record(maker.index, key, rule, reason, saved, value)
             partition.extend(key, cone, built)
@@ -180,7 +180,7 @@ class _Merging:
         """A value that `first` makes and `second` reads, the largest."""
         groups = self.partition.groups
         shared = set(groups[first].built.outputs) & set(groups[second].built.inputs)
-        return max(sorted(shared), key=bytes_of, default=None)
+        return max(sorted(shared), key=self.partition.memory.nbytes, default=None)
 
     def _record(
         self, first: int, second: int, rule: Rule, reason: str, saved: int, value: fx.Node | None = None

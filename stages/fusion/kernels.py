@@ -7,16 +7,16 @@ types of all values, and the way the values flow are the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
 from torch import fx
 
 from stages.fusion.cost import work
 from stages.fusion.lowering import NotFusable, build_kernel
-from stages.fusion.units import Unit, owner_of, results_of
+from stages.fusion.memory import Memory, freeze, is_tensor
+from stages.fusion.units import Unit
 from stages.ir.kernel import Kernel, traffic
 
 
@@ -59,90 +59,67 @@ class Built:
         return bool(self.kernel.reduces)
 
 
+Roles = dict[fx.Node, Hashable]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What came of a structure, and the roles of its nodes the first time it was met."""
+
+    result: Built | Refusal
+    roles: Roles
+
+
 class Kernels:
     """Builds kernels of units, and keeps what it built by structure."""
 
-    def __init__(self, emulate_precision_casts: bool) -> None:
+    def __init__(self, memory: Memory, emulate_precision_casts: bool) -> None:
+        self.memory = memory
         self.emulate_precision_casts = emulate_precision_casts
-        self.known: dict[Hashable, tuple[Built, tuple[Hashable, ...]] | Refusal] = {}
-        self.described: dict[fx.Node, Hashable] = {}
+        self.known: dict[Hashable, _Known] = {}
 
     def build(self, units: Iterable[Unit], outputs: Sequence[fx.Node]) -> Built | Refusal:
         """One kernel that runs `units` and stores `outputs`."""
         nodes = nodes_of(units)
-        key, places = self._structure(nodes, outputs)
+        key, roles = self._structure(nodes, outputs)
         if (known := self.known.get(key)) is None:
-            known = self.known[key] = self._lower(nodes, outputs, places)
-        if isinstance(known, Refusal):
-            return known
-        built, roles = known
-        by_role = {role: value for value, role in places.items()}
-        return replace(built, values=tuple(by_role[role] for role in roles))
+            known = self.known[key] = _Known(self._lower(nodes, outputs), roles)
+        by_role = {role: node for node, role in roles.items()}
+        if isinstance(known.result, Built):
+            return replace(known.result, values=tuple(by_role[known.roles[node]] for node in known.result.values))
+        names = {node.name: by_role[role].name for node, role in known.roles.items()}
+        return Refusal(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), known.result.reason))
 
-    def _lower(
-        self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node], places: dict[fx.Node, Hashable]
-    ) -> tuple[Built, tuple[Hashable, ...]] | Refusal:
+    def _lower(self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Built | Refusal:
         try:
             kernel, values = build_kernel(nodes, outputs, "kernel", self.emulate_precision_casts)
         except NotFusable as refusal:
             return Refusal(refusal.reason)
-        built = Built(kernel, tuple(values), sum(traffic(kernel)), work(kernel))
-        return built, tuple(places[value] for value in values)
+        return Built(kernel, tuple(values), sum(traffic(kernel)), work(kernel))
 
-    def _structure(
-        self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]
-    ) -> tuple[Hashable, dict[fx.Node, Hashable]]:
-        """A key equal for equal structures, and the role of each node and each input in it."""
-        places: dict[fx.Node, Hashable] = {}
-        inputs = 0
+    def _structure(self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> tuple[Hashable, Roles]:
+        """A key equal for equal structures, and the role of each node and of each storage from outside in it."""
+        roles: Roles = {}
+        layout = self.memory.layout
 
         def place(node: fx.Node) -> Hashable:
-            nonlocal inputs
-            if node in places:
-                return places[node], ()
-            base = owner_of(node)
-            if base not in places:
-                places[base] = ("input", inputs)
-                inputs += 1
-            return places[base], self._describe(base), self._describe(node)
+            if node in roles:
+                return roles[node]
+            if not is_tensor(node):
+                return ("outside", layout(node))
+            owner = self.memory.owner(node)
+            if owner not in roles:
+                roles[owner] = ("input", len(roles))
+            return roles[owner], layout(owner), layout(node)
 
         lines: list[Hashable] = []
         for number, node in enumerate(nodes):
-            args = (_freeze(node.args, place), _freeze(node.kwargs, place))
-            places[node] = ("node", number)
-            lines.append((node.target, args, self._describe(node)))
-        return (tuple(lines), tuple(places[value] for value in outputs)), places
-
-    def _describe(self, node: fx.Node) -> Hashable:
-        """Shape, strides, offset and type of the value or values of `node`."""
-        if node not in self.described:
-            self.described[node] = _geometry(node.meta["val"])
-        return self.described[node]
+            args = freeze((node.args, node.kwargs), place)
+            roles[node] = ("node", number)
+            lines.append((node.target, args, layout(node)))
+        return (tuple(lines), tuple(roles[value] for value in outputs)), roles
 
 
 def nodes_of(units: Iterable[Unit]) -> list[fx.Node]:
     """The operations of `units` and their results, in the graph's order. The views between them follow from these."""
-    chosen = list(units)
-    return sorted({unit.node for unit in chosen} | {value for unit in chosen for value in results_of(unit.node)})
-
-
-def _geometry(value: Any) -> Hashable:
-    if isinstance(value, torch.Tensor):
-        size = value.untyped_storage().nbytes()
-        return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, size
-    if isinstance(value, (tuple, list)):
-        return tuple(_geometry(item) for item in value)
-    return value
-
-
-def _freeze(argument: Any, place: Any) -> Hashable:
-    """An argument of a node as a key: nodes by their place, numbers with their type (1, 1.0 and True differ)."""
-    if isinstance(argument, fx.Node):
-        return place(argument)
-    if isinstance(argument, (tuple, list)):
-        return tuple(_freeze(item, place) for item in argument)
-    if isinstance(argument, dict):
-        return tuple((name, _freeze(item, place)) for name, item in argument.items())
-    if isinstance(argument, slice):
-        return ("slice", *(_freeze(item, place) for item in (argument.start, argument.stop, argument.step)))
-    return (type(argument).__name__, repr(argument) if isinstance(argument, float) else argument)
+    return sorted({node for unit in units for node in (unit.node, *unit.results)})

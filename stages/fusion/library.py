@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from stages.fusion.lowering.storage import is_view, tensor_of
-from stages.fusion.partition import bytes_of
 from stages.ir.graph import origin_of
 from stages.ir.program import Decision
 
@@ -219,7 +218,7 @@ def _make_binary(
 
 def _finish(node: fx.Node, value: fx.Node, gone: fx.Node, rule: str, made: Absorption) -> None:
     """Let `value`, now computed with the post-op of `node`, stand for `gone`, and drop what nobody reads any more."""
-    saved = 2 * bytes_of(value)
+    saved = 2 * _tensor(value).numel() * _tensor(value).dtype.itemsize
     reason = "the library computes it before it writes its result"
     made.decisions.append(Decision(node.name, gone.name, True, rule, reason, origin_of(gone), saved))
     made.absorbed[node] = (*made.absorbed.get(node, ()), gone)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import fx
 
 from stages.fusion.config import FusionConfig
 from stages.fusion.kernels import Built, Kernels, Refusal
 from stages.fusion.lowering import Kind
-from stages.fusion.lowering.storage import base_of, extent
 from stages.fusion.units import Unit, Units
 
 
@@ -33,6 +31,7 @@ class Partition:
 
     def __init__(self, units: Units, kernels: Kernels, config: FusionConfig) -> None:
         self.units, self.kernels, self.config = units, kernels, config
+        self.memory = units.memory
         self.groups: dict[int, Group] = {}
         self.home = list(range(len(units)))
         self.runs: list[set[int]] = [{index} for index in range(len(units))]
@@ -162,16 +161,3 @@ class Partition:
             waiting.extend(
                 sorted({self.home[self.units.maker[v]] for v in group.built.inputs if v in self.units.maker})
             )
-
-
-def is_opaque(value: fx.Node) -> bool:
-    """Whether the tensor of `value` has no strides: oneDNN's packed layout."""
-    return value.meta["val"].layout is not torch.strided
-
-
-def bytes_of(value: fx.Node) -> int:
-    """Bytes of the storage of a value."""
-    tensor = value.meta["val"]
-    base = base_of(value)
-    elements = tensor.numel() if is_opaque(value) else extent(base.shape, base.strides)
-    return int(elements) * int(tensor.dtype.itemsize)

@@ -14,13 +14,14 @@ import torch
 from torch import fx
 
 from stages.fusion.externs import extern_of, out_variant, result_nodes, shares_storage
-from stages.fusion.lowering.storage import base_of, extent, tensor_of
+from stages.fusion.lowering.storage import extent, tensor_of
+from stages.fusion.memory import is_opaque
 from stages.fusion.order import Task, order
-from stages.fusion.partition import Group, Partition, bytes_of, is_opaque
+from stages.fusion.partition import Group, Partition
 from stages.fusion.units import Unit
 from stages.ir.graph import Graph, Origin, origin_of, values_of
 from stages.ir.kernel import IRError
-from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef
+from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef, extra_of
 
 NAMED_OPERATIONS = 4
 
@@ -51,7 +52,8 @@ class _Assembly:
         steps = tuple(self.step(job) for job in self.jobs())
         output = next(iter(reversed(self.nodes.nodes)))
         outputs = tuple(self.output(value) for value in output.args[0])
-        return Program(self.graph.device, tuple(self.graph.inputs), self.buffers, steps, outputs)
+        inputs = tuple(self.graph.inputs)
+        return Program(self.graph.device, inputs, self.buffers, steps, outputs, extra=extra_of(self.graph))
 
     # ---- steps ----
 
@@ -74,7 +76,7 @@ class _Assembly:
             writes, reads = job.values, job.reads
         before = () if isinstance(job, Group) else job.after
         after = tuple(number[index] for index in before if not self.partition.units[index].is_kernel)
-        sizes = {value: bytes_of(value) for value in writes}
+        sizes = {value: self.partition.memory.nbytes(value) for value in writes}
         return Task(frozenset(reads), sizes, after, frozenset(writes) & returned)
 
     def step(self, job: Group | Unit) -> Step:
@@ -116,7 +118,7 @@ class _Assembly:
 
     def add_buffer(self, value: fx.Node, role: str, name: str = "") -> str:
         dtype: torch.dtype = value.meta["val"].dtype
-        return self._add(dtype, bytes_of(value) // dtype.itemsize, role, name, value)
+        return self._add(dtype, self.partition.memory.size(value), role, name, value)
 
     def scratch(self, value: torch.Tensor) -> TensorRef:
         """A place for a result that nobody reads but that an out-variant writes."""
@@ -132,7 +134,7 @@ class _Assembly:
 
     def place(self, node: fx.Node) -> TensorRef:
         """Where the tensor of `node` lies."""
-        base = base_of(node)
+        base = self.partition.memory.base(node)
         if base.node not in self.names:
             raise IRError(f"fusion: {node.name} lies in {base.node.name}, which no step has made")
         if base.offset < 0:

@@ -8,13 +8,15 @@ are values without a unit.
 from __future__ import annotations
 
 import operator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch import fx
 
 from stages.fusion.lowering import Kind, kind_of, why_not
-from stages.fusion.lowering.storage import base_of, is_view, tensor_of
+from stages.fusion.lowering.storage import is_view
+from stages.fusion.memory import Memory, freeze, is_tensor
 from stages.ir.errors import UserError
 from stages.ir.graph import Origin, origin_of, values_of
 
@@ -24,7 +26,8 @@ class Unit:
     """One operation.
 
     kind      what it is to fusion
-    values    the storages it makes
+    results   the nodes that stand for the storages it makes
+    values    those of them that somebody uses
     reads     the storages it reads: values of other units and inputs of the graph
     after     units that must run before it: the makers of `reads`, and the previous one with a side effect
     reason    why it is no kernel of ours; empty if it can be one
@@ -33,6 +36,7 @@ class Unit:
     index: int
     node: fx.Node
     kind: Kind
+    results: tuple[fx.Node, ...]
     values: tuple[fx.Node, ...]
     reads: tuple[fx.Node, ...]
     after: tuple[int, ...]
@@ -60,6 +64,7 @@ class Units:
     returned   values that an output of the graph is, or is a view of
     """
 
+    memory: Memory
     units: list[Unit] = field(default_factory=list)
     maker: dict[fx.Node, int] = field(default_factory=dict)
     users: dict[fx.Node, list[int]] = field(default_factory=dict)
@@ -72,32 +77,45 @@ class Units:
         return len(self.units)
 
 
-def units_of(graph: fx.Graph, device: torch.device) -> Units:
+def units_of(graph: fx.Graph, device: torch.device, memory: Memory) -> Units:
     """The units of `graph` whose results somebody uses, and those with side effects.
 
     Raises `UserError` on an operation whose result is a number that only a run can tell.
     """
-    return _Census(graph, device).take()
+    return _Census(graph, device, memory).take()
 
 
 class _Census:
     """Goes over a graph once, in its order."""
 
-    def __init__(self, graph: fx.Graph, device: torch.device) -> None:
+    def __init__(self, graph: fx.Graph, device: torch.device, memory: Memory) -> None:
         self.graph, self.device = graph, device
-        self.kinds = {node: kind_of(node) for node in graph.nodes if node.op == "call_function"}
+        self.memory = memory
+        self.known: dict[Hashable, Kind] = {}
+        self.kinds = {node: self._kind(node) for node in graph.nodes if node.op == "call_function"}
         self.needed = self._needed()
-        self.found = Units()
+        self.found = Units(memory)
         self.last_effect: int | None = None
 
     def take(self) -> Units:
         for node in self.graph.nodes:
             if node.op == "output":
-                self.found.returned = {owner_of(read) for read in node.all_input_nodes if is_tensor(read)}
-            elif node.op == "call_function" and node in self.needed and _makes_storage(node):
+                self.found.returned = {self.memory.owner(read) for read in node.all_input_nodes if is_tensor(read)}
+            elif node.op == "call_function" and node in self.needed and self._makes_storage(node):
                 _refuse_numbers(node)
                 self._enter(self._unit(node))
         return self.found
+
+    def _kind(self, node: fx.Node) -> Kind:
+        """`kind_of`, asked once for calls that differ in nothing but their place."""
+        layout = self.memory.layout
+        key = (node.target, freeze((node.args, node.kwargs), layout), layout(node), self._is_view(node))
+        if key not in self.known:
+            self.known[key] = kind_of(node)
+        return self.known[key]
+
+    def _is_view(self, node: fx.Node) -> bool:
+        return is_view(node) if not is_tensor(node) else self.memory.owner(node) is not node
 
     def _needed(self) -> set[fx.Node]:
         """The nodes on which an output or a side effect depends. `zeros_like` and its kin read only a shape."""
@@ -110,19 +128,30 @@ class _Census:
         return needed
 
     def _unit(self, node: fx.Node) -> Unit:
-        kind, reason = self.kinds[node], why_not(node)
+        kind = self.kinds[node]
+        reason = why_not(node) if kind is Kind.EXTERN else ""
         tensors = [read for read in node.all_input_nodes if read.op != "get_attr" and is_tensor(read)]
         if kind is Kind.CREATION:
             tensors = []
-        reads = tuple(dict.fromkeys(owner_of(read) for read in tensors))
+        reads = tuple(dict.fromkeys(self.memory.owner(read) for read in tensors))
         after = {self.found.maker[value] for value in reads if value in self.found.maker}
         if has_effect(node) and self.last_effect is not None:
             after.add(self.last_effect)
         devices = {value.device for value in values_of(node) if isinstance(value, torch.Tensor)}
         if kind is not Kind.EXTERN and devices != {self.device}:
             kind, reason = Kind.EXTERN, f"its result lies on {', '.join(map(str, devices - {self.device}))}"
-        values = tuple(value for value in results_of(node) if value in self.needed)
-        return Unit(len(self.found), node, kind, values, reads, tuple(sorted(after)), reason)
+        results = self._results(node)
+        values = tuple(value for value in results if value in self.needed)
+        return Unit(len(self.found), node, kind, results, values, reads, tuple(sorted(after)), reason)
+
+    def _results(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """The nodes that stand for the tensors that `node` makes: itself, or the `getitem`s of it."""
+        picked = [node] if is_tensor(node) else [user for user in node.users if user.target is operator.getitem]
+        return tuple(result for result in picked if is_tensor(result) and self.memory.owner(result) is result)
+
+    def _makes_storage(self, node: fx.Node) -> bool:
+        """False of views, of the picking of one result, and of an operation all of whose results are views."""
+        return node.target is not operator.getitem and not self._is_view(node)
 
     def _enter(self, unit: Unit) -> None:
         if has_effect(unit.node):
@@ -134,32 +163,10 @@ class _Census:
             self.found.users.setdefault(value, []).append(unit.index)
 
 
-def results_of(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The nodes that stand for the tensors that `node` makes: itself, or the `getitem`s of it."""
-    if not isinstance(node.meta.get("val"), (tuple, list)):
-        return (node,) if is_tensor(node) and owner_of(node) is node else ()
-    picked = (user for user in node.users if user.target is operator.getitem and is_tensor(user))
-    return tuple(user for user in picked if owner_of(user) is user)
-
-
-def owner_of(node: fx.Node) -> fx.Node:
-    """The node that owns the memory of the tensor that `node` gives."""
-    return base_of(node).node
-
-
-def is_tensor(node: fx.Node) -> bool:
-    return tensor_of(node) is not None
-
-
 def has_effect(node: fx.Node) -> bool:
     """Whether `node` has to keep its place among others of its like: random numbers, checks, collectives."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or node.is_impure()
-
-
-def _makes_storage(node: fx.Node) -> bool:
-    """False of views, of the picking of one result, and of an operation all of whose results are views."""
-    return node.target is not operator.getitem and not is_view(node)
 
 
 def _refuse_numbers(node: fx.Node) -> None:

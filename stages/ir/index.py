@@ -169,7 +169,7 @@ def floordiv(index: Expr, size: int) -> Expr:
 
 
 def _digits(total: int, terms: Terms, size: int) -> tuple[int, Expr, Expr] | None:
-    """The sum as unit * upper + lower with 0 <= lower < unit, unit > 1 a divisor of `size`; None if no part is small."""
+    """The sum as unit * upper + lower, 0 <= lower < unit, unit > 1 a divisor of `size`; None without such a unit."""
     factors = sorted({math.gcd(size, factor) for factor in terms.values()}, reverse=True)
     for unit in factors:
         if unit == 1:
@@ -252,6 +252,13 @@ def substitute(root: Expr, values: Mapping[Axis, Expr], axes: Mapping[Axis, tupl
     A `Reduce` binds its axes, so they are replaced inside it only if `axes` says by which axes it then runs
     (used to split or merge loops of a whole kernel); otherwise a reduce over a replaced axis is left alone.
     """
+    return substitute_all((root,), values, axes)[0]
+
+
+def substitute_all(
+    roots: Sequence[Expr], values: Mapping[Axis, Expr], axes: Mapping[Axis, tuple[Axis, ...]] | None = None
+) -> tuple[Expr, ...]:
+    """`substitute` for several roots at once: what they share is rewritten once."""
     axes = axes or {}
     done: dict[tuple[int, frozenset[Axis]], Expr] = {}
 
@@ -276,7 +283,7 @@ def substitute(root: Expr, values: Mapping[Axis, Expr], axes: Mapping[Axis, tupl
                 return simple
         return rebuild(node, children)
 
-    return visit(root, frozenset())
+    return tuple(visit(root, frozenset()) for root in roots)
 
 
 def _same(node: Expr, children: tuple[Expr, ...]) -> bool:

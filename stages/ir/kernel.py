@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stages.ir.expr import Axis, Buffer, Const, Expr, Load, Op, Reduce, Var, free_axes, walk
-from stages.ir.index import add, coefficient, floordiv, mod, mul, number, substitute, variables
+from stages.ir.index import add, coefficient, floordiv, mod, mul, number, substitute_all, variables
 from stages.ir.ops import OPS
 
 
@@ -208,18 +208,15 @@ def _rewrite(kernel: Kernel, old: tuple[Axis, ...], values: dict[Axis, Expr], ne
         return (*current[:at], *new, *current[at + len(old) :])
 
     which = "parallel" if old[0] in kernel.parallel else "inner"
-    bound = {old[0]: new, **{axis: () for axis in old[1:]}}
-    stores = tuple(
-        replace(
-            store,
-            index=substitute(store.index, values, bound),
-            value=substitute(store.value, values, bound),
-        )
-        for store in kernel.stores
-    )
+    stores = _substituted(kernel, values, {old[0]: new, **{axis: () for axis in old[1:]}})
     if which == "parallel":
         return replace(kernel, stores=stores, parallel=axes(kernel.parallel))
     return replace(kernel, stores=stores, inner=axes(kernel.inner))
+
+
+def _substituted(kernel: Kernel, values: dict[Axis, Expr], bound: dict[Axis, tuple[Axis, ...]]) -> tuple[Store, ...]:
+    roots = iter(substitute_all(kernel.roots, values, bound))
+    return tuple(replace(store, index=next(roots), value=next(roots)) for store in kernel.stores)
 
 
 def _split(kernel: Kernel, axis: Axis, size: int) -> Kernel:
@@ -270,14 +267,14 @@ def _merge(kernel: Kernel, which: str, position: int) -> Kernel:
 
 def _renamed(kernel: Kernel) -> Kernel:
     """Axes as i0, i1, ... and r0, r1, ... in order."""
-    for prefix, which in (("i", "parallel"), ("r", "inner")):
-        # Twice, so that a new name never meets an old one that is still to go.
-        for mark in ("_", ""):
-            for count, axis in enumerate(getattr(kernel, which)):
-                new = Axis(f"{prefix}{mark}{count}", axis.extent)
-                if new != axis:
-                    kernel = _rewrite(kernel, (axis,), {axis: variables((new,))[0]}, (new,))
-    return kernel
+    parallel = tuple(Axis(f"i{count}", axis.extent) for count, axis in enumerate(kernel.parallel))
+    inner = tuple(Axis(f"r{count}", axis.extent) for count, axis in enumerate(kernel.inner))
+    renamed = dict(zip((*kernel.parallel, *kernel.inner), (*parallel, *inner), strict=True))
+    if all(old == new for old, new in renamed.items()):
+        return kernel
+    values = {old: variables((new,))[0] for old, new in renamed.items()}
+    stores = _substituted(kernel, values, {old: (new,) for old, new in renamed.items()})
+    return replace(kernel, parallel=parallel, inner=inner, stores=stores)
 
 
 # ---- facts that planners and printers ask for ----------------------------------------------

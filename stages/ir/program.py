@@ -53,7 +53,7 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor view of a buffer: what `torch.as_strided` needs. Strides and offset count elements of the tensor's type.
+    """A tensor view of a buffer: what `torch.as_strided` needs. Strides and offset count elements of the buffer.
 
     dtype is None where it is the buffer's own, else the type its memory is reinterpreted as (`view.dtype`).
     An opaque tensor (a constant in oneDNN's packed layout) has a shape and no strides: it is passed as it is.
@@ -300,7 +300,8 @@ def extra_of(graph: Graph) -> dict[str, Any]:
     """`Program.extra` of a program made of `graph`: what the runtime must know of it beside the steps."""
     values = {node.name: node.meta["val"] for node in graph.module.graph.nodes if node.op == "placeholder"}
     called = [entry.name for entry in graph.inputs if entry.kind != "constant"]
-    extra: dict[str, Any] = {"geometry": {name: Geometry.of(values[name]) for name in called}}
+    tensors = {name: values[name] for name in called if isinstance(values[name], torch.Tensor)}
+    extra: dict[str, Any] = {"geometry": {name: Geometry.of(tensor) for name, tensor in tensors.items()}}
     if graph.prologue is not None:
         extra["prologue"] = Prologue(
             graph.prologue, tuple(graph.weights_of_prologue), tuple(graph.constants_of_prologue), dict(graph.assumed)

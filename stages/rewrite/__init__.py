@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stages.ir.graph import Graph, verify
+from stages.rewrite.attention import fuse_attention
 from stages.rewrite.batch_norm import fold_batch_norm
 from stages.rewrite.cleanup import remove_dead, remove_duplicates, remove_identities
 from stages.rewrite.config import PASSES, RewriteConfig
@@ -24,6 +25,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "prepack": prepack,
     "fold_constants": fold_constants,
     "fold_masks": fold_masks,
+    "fuse_attention": fuse_attention,
 }
 assert set(REWRITES) == set(PASSES)
 

@@ -14,6 +14,7 @@ PASSES = (
     "prepack",
     "fold_constants",
     "fold_masks",
+    "fuse_attention",
 )
 
 

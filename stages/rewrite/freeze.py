@@ -179,5 +179,6 @@ def _become_constant(graph: Graph, node: fx.Node, name: str, tensor: torch.Tenso
     with body.inserting_after(last):
         placeholder = body.placeholder(name)
     placeholder.meta = {key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta}
+    placeholder.meta["opaque"] = tensor.layout is not torch.strided
     node.replace_all_uses_with(placeholder)
     graph.inputs.append(GraphInput(placeholder.name, "constant", source=f"folded from {node.name}", tensor=tensor))

@@ -32,7 +32,7 @@ def fold_masks(graph: Graph) -> str:
         mask = node.kwargs.get(where) if isinstance(where, str) else node.args[where]
         if not isinstance(mask, fx.Node) or (len(node.args) > flag and node.args[flag]):
             continue
-        found = _constant_behind(graph, mask)
+        found = constant_behind(graph, mask)
         if found is None:
             continue
         name, view = found
@@ -48,9 +48,7 @@ def fold_masks(graph: Graph) -> str:
             node.update_kwarg(where, None)
         else:
             _set(node, where, None)
-        graph.assumed[f"the mask of {node.name} {check.__name__.replace('_', ' ')}"] = partial(
-            _holds, name, view, check
-        )
+        graph.assumed[f"the mask of {node.name} {check.__name__.replace('_', ' ')}"] = partial(holds, name, view, check)
     drop_dead(graph)
     parts = [f"{dropped} masks that let everything pass dropped"] * bool(dropped)
     parts += [f"{causal} causal masks became a flag"] * bool(causal)
@@ -76,12 +74,13 @@ def is_causal(mask: torch.Tensor) -> bool:
     return bool(((mask == 0) == lower).all()) and bool((lower | (mask <= torch.finfo(mask.dtype).min)).all())
 
 
-def _holds(
+def holds(
     name: str,
     view: Callable[[Any], torch.Tensor],
     check: Callable[[torch.Tensor], bool],
     constants: dict[str, torch.Tensor],
 ) -> bool:
+    """Whether `check` passes for the mask that `view` makes of constant `name`, with `constants` as they now are."""
     return name not in constants or check(view(constants[name]))
 
 
@@ -93,7 +92,7 @@ def _set(node: fx.Node, position: int, value: Any) -> None:
     node.args = tuple(args)
 
 
-def _constant_behind(graph: Graph, node: fx.Node) -> tuple[str, Callable[[Any], torch.Tensor]] | None:
+def constant_behind(graph: Graph, node: fx.Node) -> tuple[str, Callable[[Any], torch.Tensor]] | None:
     """The constant input that `node` is a view of, and the function from its tensor to the view."""
     chain: list[fx.Node] = []
     while node.op == "call_function" and is_view(node) and tensor_of(node.args[0]) is not None:

@@ -19,7 +19,7 @@ from stages.ir.program import Program
 from stages.runtime.config import RuntimeConfig
 from stages.runtime.frame import Frame
 from stages.runtime.inputs import called_inputs, geometry_of
-from stages.runtime.views import alignment_of, empty
+from stages.runtime.views import aligned, alignment_of, empty
 
 # Libraries make handles, workspaces and plans at their first calls, which must not happen during capture.
 WARM_UPS = 2
@@ -70,11 +70,12 @@ class GraphLane:
     def run(self, inputs: Sequence[Tensor], epoch: int) -> list[Any]:
         """The outputs of a call. Raises `StepError` where a step fails by itself, `CaptureFailed` where only its
         capture does."""
+        stale = self._graph is None or epoch != self._epoch
         if not self._copies:
-            self._count_addresses(inputs)
+            stale |= self._moved(inputs)
         if self._copies:
-            self._copy(inputs)
-        if self._graph is None or epoch != self._epoch:
+            stale |= self._copy(inputs)
+        if stale:
             self._capture(inputs, epoch)
         else:
             self._frame.copy_weights(inputs)
@@ -82,59 +83,96 @@ class GraphLane:
         self._graph.replay()
         return self._frame.outputs(inputs)
 
-    def _count_addresses(self, inputs: Sequence[Tensor]) -> None:
-        """Drop the graph where the inputs lie elsewhere than those captured; copy them from now on, where that was
-        too often or where kernels cannot read them where they are."""
+    def _moved(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the inputs lie elsewhere than at the call before. From now on they are copied where that was so too
+        often, or where kernels cannot read them where they are."""
         addresses = [inputs[place].data_ptr() for place in self._users]
         if addresses == self._addresses:
-            return
-        self._graph = None
+            return False
         self._addresses = addresses
         self._recaptures += 1
-        if any(address % self._alignment for address in addresses) or any(inputs[p].is_neg() for p in self._users):
+        if any(aligned(inputs[place], self._alignment) is not inputs[place] for place in self._users):
             self._copies = True
-            self._note(
-                f"CUDA graph: an input does not begin at a multiple of {self._alignment} bytes: inputs are copied"
-            )
+            self._note(f"CUDA graph: an input does not begin at a multiple of {self._alignment} bytes: it is copied")
         elif self._recaptures > self._config.recaptures:
             self._copies = True
             self._note(
                 f"CUDA graph: inputs came at new addresses more than {self._config.recaptures} times "
-                "(runtime.recaptures): inputs are copied; pass the same memory each time, or set runtime.inputs=copy"
+                "(runtime.recaptures): they are copied; pass the same memory each time, or set runtime.inputs=copy"
             )
+        return True
 
-    def _copy(self, inputs: Sequence[Tensor]) -> None:
-        """The user inputs into memory of the graph."""
-        if not self._copied and self._users:
-            self._graph = None
+    def _copy(self, inputs: Sequence[Tensor]) -> bool:
+        """The user inputs into memory of the graph; whether that memory is new."""
+        new = bool(self._users) and not self._copied
+        if new:
             with torch.inference_mode(False):
                 self._copied = {place: empty(geometry) for place, geometry in self._users.items()}
         for place, own in self._copied.items():
             own.copy_(inputs[place])
+        return new
 
     def _capture(self, inputs: Sequence[Tensor], epoch: int) -> None:
         """Warm up on a side stream, then capture there."""
+        current, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
+        current.synchronize()  # a graph that still runs must not die
         self._graph = None
         self._frame.load([self._copied.get(place, tensor) for place, tensor in enumerate(inputs)], epoch)
-        current, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
         side.wait_stream(current)
-        with _capturing, torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self._frame.execute()
-            side.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may go on using the device; only this one is bound to what a capture allows.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self._frame.execute()
-            except Exception as error:
-                with contextlib.suppress(RuntimeError):  # that the capture is void is known already
-                    graph.capture_end()
-                raise CaptureFailed(str(error)) from error
-            try:
-                graph.capture_end()
-            except RuntimeError as error:
-                raise CaptureFailed(str(error)) from error
-        current.wait_stream(side)
-        self._frame.release(keep_results=True)
-        self._graph, self._epoch = graph, epoch
+        captured = False
+        try:
+            with _capturing, torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    self._frame.execute()
+                side.synchronize()
+                self._graph, self._epoch = _record(self._frame.execute), epoch
+            captured = True
+        finally:
+            current.wait_stream(side)
+            self._frame.release(keep_results=captured)
+
+
+def _record(action: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """What `action` launches on the current stream, as a graph. Raises `CaptureFailed`.
+
+    `torch.cuda.graph` is not used, since it leaves its own stream the current one where a capture fails.
+    """
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    # Other threads may go on using the device; only this one is bound to what a capture allows.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        action()
+    except Exception as error:
+        with contextlib.suppress(RuntimeError):  # that the capture is void is known already
+            graph.capture_end()
+        _abandon(graph, pool)
+        raise CaptureFailed(str(error).splitlines()[0]) from error
+    try:
+        graph.capture_end()
+    except RuntimeError as error:
+        _abandon(graph, pool)
+        raise CaptureFailed(str(error).splitlines()[0]) from error
+    return graph
+
+
+# Graphs whose capture failed. The allocator of torch 2.11 may still ask them which streams were theirs.
+_abandoned: list[torch.cuda.CUDAGraph] = []
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """Put right what torch leaves undone where a capture fails.
+
+    The allocator goes on as if the capture were under way (and would never again free a tensor that two streams used)
+    until allocation to the pool is ended. The random generator, up to torch 2.11 at least, stays in the state that it
+    has during a capture ("Offset increment outside graph capture") until one succeeds.
+    """
+    _abandoned.append(graph)
+    with contextlib.suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    scratch = torch.zeros(1, device="cuda")
+    torch.cuda.current_stream().synchronize()
+    settled = torch.cuda.CUDAGraph()
+    with contextlib.suppress(RuntimeError):
+        settled.capture_begin(capture_error_mode="thread_local")
+        scratch.zero_()
+        settled.capture_end()

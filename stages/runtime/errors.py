@@ -41,9 +41,9 @@ def describe(program: Program, number: int) -> str:
     """`step 3, kernel fused_gelu_0 (model.py:12: y = gelu(x))`."""
     step = program.steps[number]
     what = f"kernel {step.kernel.name}" if isinstance(step, Launch) else f"operator {step.target}"
-    if not step.origins:
+    origin = next((origin for origin in step.origins if origin.file), None)
+    if origin is None:
         return f"step {number}, {what}"
-    origin = step.origins[0]
     code = f": {origin.code}" if origin.code else ""
     return f"step {number}, {what} ({origin}{code})"
 

@@ -26,7 +26,7 @@ from stages.ir.schedule import Schedule
 from stages.runtime.errors import step_error
 from stages.runtime.inputs import called_inputs, geometry_of
 from stages.runtime.slots import Bound, Slot
-from stages.runtime.views import aligned, alignment_of, flat_ref, is_whole, view
+from stages.runtime.views import aligned, alignment_of, flat_ref, is_whole, view, viewer
 
 Action = Callable[[], Any]
 Hook = Callable[[int, Launch | Extern, tuple[Tensor | None, ...]], None]
@@ -99,8 +99,7 @@ class Frame:
     def copy_weights(self, inputs: Sequence[Tensor]) -> None:
         """Copy anew the weights that kernels cannot read where they are (see `views.aligned`)."""
         for slot, place in self._copied_weights:
-            assert slot.tensor is not None
-            slot.tensor.copy_(inputs[place])
+            slot.now.copy_(inputs[place])
 
     def execute(self) -> None:
         """Run all steps. Raises `StepError` naming the one that failed."""
@@ -152,7 +151,7 @@ class Frame:
 
     def _now(self, ref: TensorRef) -> Tensor:
         static = self.static.get(ref.buffer)
-        return self._slots[ref.buffer].view(ref) if static is None else view(static, ref)
+        return view(self._slots[ref.buffer].now if static is None else static, ref)
 
     # ---- memory -----------------------------------------------------------------------------
 
@@ -300,7 +299,7 @@ class Frame:
         """What takes a result: a buffer of role "extern" as it is, others a copy."""
         slot = self._slots.get(ref.buffer)
         if slot is not None and slot.spec.role == "extern":
-            if not is_whole(ref, slot.shape, slot.strides):
+            if not (ref.opaque or is_whole(ref, slot.shape, slot.strides)):
                 raise IRError(f"program: '{ref.buffer}' takes an operator's result as it is, which is not all of it")
             return slot.take
         holder: list[Any] = [None]
@@ -316,7 +315,9 @@ class Frame:
         spec = self.program.buffers[output.buffer]
         if spec.role in ("user", "weight"):
             place = self._positions[spec.name]
-            return lambda inputs: view(inputs[place], output)
+            geometry = geometry_of(self.program, spec.name)
+            of_input = viewer(output, geometry.shape, geometry.strides) or _itself
+            return lambda inputs: of_input(inputs[place])
         written = {name for step in self.program.steps for name in step.writes}
         if spec.role == "output" and spec.name not in written:  # empty: no step had anything to write
             return lambda inputs: view(self._allocate(spec), output)
@@ -324,8 +325,9 @@ class Frame:
         if base is None:
             slot = self._slots[spec.name]
             if self._copy_outputs:
-                return lambda inputs: _copy(slot.view(flat_ref(spec)), output)
-            return lambda inputs: slot.view(output)
+                return lambda inputs: _copy(view(slot.now, flat_ref(spec)), output)
+            of_slot = viewer(output, slot.shape, slot.strides) or _itself
+            return lambda inputs: of_slot(slot.now)
         if spec.role == "output" and not self._copy_outputs:
             fixed = view(base, output)
             return lambda inputs: fixed
@@ -333,6 +335,10 @@ class Frame:
             return lambda inputs: base.clone()
         flat = view(base, flat_ref(spec))
         return lambda inputs: _copy(flat, output)
+
+
+def _itself(base: Tensor) -> Tensor:
+    return base
 
 
 def _copy(flat: Tensor, ref: TensorRef) -> Tensor:

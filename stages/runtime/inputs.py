@@ -39,7 +39,8 @@ class InputCheck:
         self._wanted = [
             (position, torch.Size(g.shape), g.strides, g.dtype, g.device, name)
             for position, name in enumerate(names)
-            if kinds[name] == "user"
+            # An input that no step reads and that is no tensor has neither a buffer nor a geometry.
+            if kinds[name] == "user" and (name in program.buffers or name in program.geometry)
             for g in [geometry_of(program, name)]
         ]
 

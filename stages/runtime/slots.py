@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.program import BufferSpec, TensorRef
-from stages.runtime.views import aligned, flat_ref, same_layout, view, viewer
+from stages.runtime.views import aligned, same_layout, viewer
 
 
 class Bound(Protocol):
@@ -55,8 +55,7 @@ class Slot:
     def put(self, tensor: Tensor) -> None:
         """Make `tensor` the memory of the buffer."""
         self.tensor = tensor
-        pointer = tensor.data_ptr()
-        if pointer != self._pointer:
+        if self._launches and (pointer := tensor.data_ptr()) != self._pointer:
             self._pointer = pointer
             for kernel, position in self._launches:
                 kernel.rebind(position, tensor)
@@ -70,10 +69,13 @@ class Slot:
         """
         if result.shape != self.shape:
             raise RuntimeError(f"it gave shape {list(result.shape)}, at capture it was {list(self.shape)}")
-        if result.stride() != self.strides and not same_layout(result, self.shape, self.strides):
-            laid_out = torch.empty_strided(self.shape, self.strides, dtype=result.dtype, device=result.device)
-            result = laid_out.copy_(result)
-        self.put(aligned(result, self.alignment))
+        if result.layout is torch.strided:
+            if result.stride() != self.strides and not same_layout(result, self.shape, self.strides):
+                laid_out = torch.empty_strided(self.shape, self.strides, dtype=result.dtype, device=result.device)
+                result = laid_out.copy_(result)
+            if self._launches:
+                result = aligned(result, self.alignment)
+        self.put(result)
 
     def clear(self) -> None:
         """Let go of the memory: nothing of the caller's is kept alive, and temporaries are freed."""
@@ -81,10 +83,8 @@ class Slot:
         for container, key, _ in self._views:
             container[key] = None
 
-    def view(self, ref: TensorRef) -> Tensor:
-        """`ref` of the memory as it is now."""
-        assert self.tensor is not None, f"'{self.spec.name}' has no memory now"
-        return view(self.tensor, ref)
-
-    def flat(self) -> Tensor:
-        return self.view(flat_ref(self.spec))
+    @property
+    def now(self) -> Tensor:
+        """The memory, during a call."""
+        assert self.tensor is not None, f"'{self.spec.name}' has no memory between calls"
+        return self.tensor

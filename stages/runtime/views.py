@@ -25,8 +25,11 @@ def is_whole(ref: TensorRef, shape: Sequence[int], strides: Sequence[int]) -> bo
 
 
 def view(base: Tensor, ref: TensorRef) -> Tensor:
-    """`ref` in the memory that starts with the first element of `base`."""
-    if is_whole(ref, base.shape, base.stride()):
+    """`ref` in the memory that starts with the first element of `base`.
+
+    Where `ref.dtype` is of another size than the base's, strides and offset count elements of `ref.dtype`.
+    """
+    if ref.opaque or is_whole(ref, base.shape, base.stride()):
         return base
     if ref.dtype is None or ref.dtype == base.dtype:
         return base.as_strided(ref.shape, ref.strides, base.storage_offset() + ref.offset)
@@ -39,7 +42,7 @@ def view(base: Tensor, ref: TensorRef) -> Tensor:
 
 def viewer(ref: TensorRef, shape: Sequence[int], strides: Sequence[int]) -> Callable[[Tensor], Tensor] | None:
     """What makes `ref` of a base of that shape and strides; None where it is the base itself."""
-    return None if is_whole(ref, shape, strides) else lambda base: view(base, ref)
+    return None if ref.opaque or is_whole(ref, shape, strides) else lambda base: view(base, ref)
 
 
 def empty(geometry: Geometry) -> Tensor:
@@ -62,6 +65,6 @@ def alignment_of(device: torch.device) -> int:
 
 def aligned(tensor: Tensor, alignment: int) -> Tensor:
     """`tensor`, or a copy where a kernel could not read its memory: a misaligned address, or lazy negation."""
-    if tensor.data_ptr() % alignment == 0 and not tensor.is_neg():
+    if tensor.layout is not torch.strided or (tensor.data_ptr() % alignment == 0 and not tensor.is_neg()):
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -143,21 +143,25 @@ class Weights:
             self._write({name: value for name, value in values.items() if name in self._constants})
 
     def _write(self, values: dict[str, Tensor]) -> None:
+        """Bring the constants to `values` in place, all or none."""
         old_weights = {tensor.untyped_storage().data_ptr() for tensor in self._seen.frozen}
+        changed = {}
         for name, value in values.items():
             constant = self._constants[name]
-            if (value.shape, value.dtype) != (constant.shape, constant.dtype):
+            if (value.shape, value.dtype, value.layout) != (constant.shape, constant.dtype, constant.layout):
                 raise StaleProgram(
-                    f"constant '{name}' would change from {Geometry.of(constant)} to {Geometry.of(value)}"
+                    f"constant '{name}' would be another: {value.dtype}{list(value.shape)}, {value.layout}"
                 )
-            moved = value.data_ptr() != constant.data_ptr()
-            if moved and constant.untyped_storage().data_ptr() in old_weights:
-                raise StaleProgram(f"constant '{name}' is memory of a weight that was replaced")
+            if constant.layout is torch.strided:
+                if value.data_ptr() == constant.data_ptr():
+                    continue  # memory of a weight that was changed in place
+                if constant.untyped_storage().data_ptr() in old_weights:
+                    raise StaleProgram(f"constant '{name}' is memory of a weight that was replaced")
+            changed[name] = value
         on_cuda = self._program.device.type == "cuda"
         if on_cuda:  # calls in flight on any stream still read the old values
             torch.cuda.synchronize(self._program.device)
-        for name, value in values.items():
-            if value.data_ptr() != self._constants[name].data_ptr():
-                self._constants[name].copy_(value)
+        for name, value in changed.items():
+            self._constants[name].copy_(value)
         if on_cuda:
             torch.cuda.synchronize(self._program.device)

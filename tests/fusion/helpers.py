@@ -56,7 +56,9 @@ class Machine:
         self.memory: dict[str, torch.Tensor] = {}
         for entry, tensor in zip(program.inputs, inputs, strict=True):
             spec = program.buffers[entry.name]
-            self.memory[entry.name] = torch.as_strided(tensor, (spec.size,), (1,), tensor.storage_offset())
+            packed = tensor.layout is not torch.strided
+            start = 0 if packed else tensor.storage_offset()
+            self.memory[entry.name] = tensor if packed else torch.as_strided(tensor, (spec.size,), (1,), start)
 
     def run(self) -> list[Any]:
         for step in self.program.steps:
@@ -74,6 +76,8 @@ class Machine:
 
     def view(self, ref: TensorRef) -> torch.Tensor:
         memory = self.flat(ref.buffer)
+        if ref.opaque:
+            return memory
         return torch.as_strided(memory, ref.shape, ref.strides, memory.storage_offset() + ref.offset)
 
     def extern(self, step: Extern) -> None:

@@ -158,6 +158,11 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph_and_is_named():
         got = run([torch.full((4,), factor, device=device)])[0].tolist()
         assert got == [2 * factor * 8 * factor] * 4
     assert torch.cuda.current_stream() == stream
+    # Neither the random generator nor later captures suffer from the one that failed.
+    torch.rand(2, device=device)
+    other, weight, constant, _ = on_gpu()
+    assert_same(other([batch(0), weight]), eager_mlp(batch(0), weight, constant))
+    assert other.notes == []
     assert len(run.notes) == 1 and "no CUDA graph" in run.notes[0] and "step 1, operator" in run.notes[0]
 
 

@@ -185,3 +185,24 @@ def test_a_prologue_without_its_weight_is_refused():
     )
     with pytest.raises(IRError, match="weight 'w' of the prologue has no tensor"):
         ready(made)
+
+
+def test_a_constant_packed_by_onednn_is_used_and_renewed():
+    pack, linear = torch.ops.mkldnn._reorder_linear_weight, torch.ops.mkldnn._linear_pointwise
+    weight = torch.nn.Parameter(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
+    packed = pack(weight.detach(), 4)
+    arguments = (whole("x", 4, 8), TensorRef("c", (8, 8), ()), None, "none", [], "")
+    steps = [Extern(linear.default, arguments, {}, (whole("o", 4, 8),))]
+    made = program(
+        [("x", "user", 32), ("c", "constant", 64), ("o", "extern", 32)], steps, [whole("o", 4, 8)], {"c": packed}
+    )
+    extra = {
+        "geometry": {"x": dataclasses.replace(made.geometry["x"], shape=(4, 8), strides=(8, 1))},
+        "prologue": Prologue(lambda w: (pack(w, 4),), (GraphInput("w", "weight", "w", weight),), ("c",)),
+    }
+    run = ready(buffers.run(dataclasses.replace(made, extra=extra), BuffersConfig("best")))
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(run([x])[0], x @ weight.detach().T)
+    with torch.no_grad():
+        weight.mul_(3)
+    torch.testing.assert_close(run([x])[0], x @ weight.detach().T)

@@ -45,7 +45,8 @@ def build(functions: str, config: CodegenConfig) -> Library:
 
     Raises `UserError` where there is no compiler, it refuses the code, or the cache folder cannot be written.
     """
-    source = f"{prelude()}\nusing namespace weld;\n\n{functions}"
+    # Inside the namespace, so that a name such as round is ours and never the C library's.
+    source = f"{prelude()}\nnamespace weld {{\n\n{functions}\n}}  // namespace weld\n"
     compiler = machine.find_compiler(config)
     made_of = (source, compiler.version, *machine.command(compiler, config, Path("s"), Path("t")), machine.cpu())
     key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]

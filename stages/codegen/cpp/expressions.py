@@ -86,9 +86,7 @@ class Expressions:
         if isinstance(node, Cast):
             inside = self.value(node.value)
             tag = "lanes" if inside.vector else "scalar"
-            return Value(
-                conversion(inside.text, node.value.dtype, node.dtype, tag), inside.level, inside.vector
-            )
+            return Value(conversion(inside.text, node.value.dtype, node.dtype, tag), inside.level, inside.vector)
         if isinstance(node, Select):
             condition, yes, no = (self.value(child) for child in node.children)
             if any(part.vector for part in (condition, yes, no)):

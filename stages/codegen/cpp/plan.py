@@ -256,7 +256,9 @@ def guards(roots: Sequence[Expr], known: Iterable[Expr] = ()) -> dict[Expr, Expr
             condition = _condition(node, position)
             here = observed[node] if condition is None else _all(observed[node], condition)
             before = observed.get(child, here)
-            observed[child] = None if before is None or here is None else before if before is here else op("or", before, here)
+            observed[child] = (
+                None if before is None or here is None else before if before is here else op("or", before, here)
+            )
     return {node: when for node, when in observed.items() if isinstance(node, Op) and node.name == "bounded"}
 
 

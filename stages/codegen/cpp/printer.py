@@ -113,7 +113,9 @@ class _Printer:
             self.blocks.close()
 
     def _lane_loop(self, axis: Axis, first: str, last: str) -> None:
-        self.blocks.open(f"for (int64_t {axis.name} = {first}; {axis.name} < {last}; {axis.name} += {self.plan.lanes})", axis)
+        self.blocks.open(
+            f"for (int64_t {axis.name} = {first}; {axis.name} < {last}; {axis.name} += {self.plan.lanes})", axis
+        )
 
     def _lane_rest(self, axis: Axis, full: int, head: str) -> None:
         """A block for the last, incomplete vector, no longer than it has to be but of whole SIMD operations."""
@@ -135,7 +137,9 @@ class _Printer:
         cut = blocking(self.plan) if any(needs_blocks(reduction) for reduction in each.reduces) else None
         sums = [
             Accumulator(
-                reduction, self.blocks.fresh("acc"), self.blocks.fresh("total") if cut and needs_blocks(reduction) else ""
+                reduction,
+                self.blocks.fresh("acc"),
+                self.blocks.fresh("total") if cut and needs_blocks(reduction) else "",
             )
             for reduction in each.reduces
         ]

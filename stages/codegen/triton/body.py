@@ -172,11 +172,7 @@ class Body:
         left, right = (self.index(arg) for arg in node.args)
         if node.name in ("floordiv", "mod") and not indices.is_floor_safe(node):
             return ops.operator(node.name, DType.INT64, left, right)
-        left, right = (
-            f"({text})" if indices.is_arithmetic(arg) else text
-            for text, arg in zip((left, right), node.args, strict=True)
-        )
-        return f"{left} {indices.sign_of(node)} {right}"
+        return indices.infix(node, left, right)
 
     def _pointer(self, buffer: str, index: Expr, dims: Dims) -> str:
         """Source of the addresses of `buffer[index]`, one for each position along `dims`."""

@@ -68,8 +68,23 @@ def needs_int64(kernel: Kernel) -> bool:
     return not all(_fits(node) for index in indices.values() for node in parts(index))
 
 
-def sign_of(node: Op) -> str:
-    return _SIGNS[node.name]
+def infix(node: Op, left: str, right: str) -> str:
+    """The source of arithmetic over the sources of its operands, with the brackets that Python needs."""
+    strength = _strength(node)
+    if _strength(node.args[0]) < strength:
+        left = f"({left})"
+    if _strength(node.args[1]) < strength or (_strength(node.args[1]) == strength and node.name != "add"):
+        right = f"({right})"
+    return f"{left} {_SIGNS[node.name]} {right}"
+
+
+def _strength(node: Expr) -> int:
+    """How tightly the source of `node` holds together."""
+    if not isinstance(node, Op) or not is_arithmetic(node):
+        return 3
+    if node.name in ("floordiv", "mod") and not is_floor_safe(node):
+        return 3  # printed as a call
+    return 1 if node.name in ("add", "sub") else 2
 
 
 def is_floor_safe(node: Op) -> bool:

@@ -83,6 +83,8 @@ SPECIAL: dict[tuple[str, DType], str] = {
     ("sqrt", F32): "tl.sqrt_rn({0})",
     ("neg", F32): "{0} * -1.0",
     ("neg", F64): "{0} * -1.0",
+    # Triton's interpreter has no `~` on unsigned numbers.
+    ("bitnot", DType.UINT8): "{0} ^ 255",
     ("fmod", F32): "libm.fmod({0}, {1})",
     ("fmod", F64): "libm.fmod({0}, {1})",
 }

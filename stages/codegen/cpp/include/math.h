@@ -35,15 +35,34 @@ template <class V, class... C> INLINE V poly(V x, double c, C... higher) {
   return fma(poly(x, higher...), x, splat_as<V>(c));
 }
 
-// f, which works on double or a vector of it, on floats.
-template <class F, class V> INLINE V in_double(F f, V x) {
-  typedef vec_of<double, count_of<V>, count_of<V>> Wide;
-  return convert_to<V>(map(f, convert_to<Wide>(x)));
+// Arithmetic signs for pairs, so that what follows reads alike for one lane, one register and two.
+#define PAIR_SIGN(sign)                                                                                              \
+  template <class H> INLINE Pair<H> operator sign(Pair<H> a, Pair<H> b) { return {a.lo sign b.lo, a.hi sign b.hi}; } \
+  template <class H> INLINE Pair<H> operator sign(Pair<H> a, element_of<H> b) { return {a.lo sign b, a.hi sign b}; } \
+  template <class H> INLINE Pair<H> operator sign(element_of<H> a, Pair<H> b) { return {a sign b.lo, a sign b.hi}; }
+PAIR_SIGN(+) PAIR_SIGN(-) PAIR_SIGN(*) PAIR_SIGN(/) PAIR_SIGN(&) PAIR_SIGN(|) PAIR_SIGN(^)
+template <class H> INLINE Pair<H> operator<<(Pair<H> a, int bits) { return {a.lo << bits, a.hi << bits}; }
+template <class H> INLINE Pair<H> operator>>(Pair<H> a, int bits) { return {a.lo >> bits, a.hi >> bits}; }
+
+// a / b, with one division for two registers. b is finite and not 0 in every lane, and far from overflow.
+template <class V> INLINE V quotient(V a, V b) {
+  if constexpr (is_pair<V>) {
+    const auto over = 1 / (b.lo * b.hi);
+    return {a.lo * (b.hi * over), a.hi * (b.lo * over)};
+  } else return a / b;
 }
 
+// f, which works on doubles, on as many floats.
+template <class F, class V> INLINE V in_double(F f, V x) {
+  return convert_to<V>(f(convert_to<vec_of<double, count_of<V>, count_of<V>>>(x)));
+}
+
+// x between two bounds; a NaN stays, or is the lower bound.
 template <class V> INLINE V clamp(V x, float low, float high) {
-  const V below = splat_as<V>(low), above = splat_as<V>(high);  // comparisons are false on a NaN, which stays
-  return select(lt(x, below), below, select(gt(x, above), above, x));
+  return smaller_of(splat_as<V>(high), larger_of(splat_as<V>(low), x));
+}
+template <class V> INLINE V clamp_number(V x, float low, float high) {
+  return smaller_of(splat_as<V>(high), larger_of(x, splat_as<V>(low)));
 }
 
 // ---- cores in double precision -------------------------------------------------------------------
@@ -91,7 +110,7 @@ struct Expm1 {
 struct Tanh {
   template <class D> INLINE D operator()(D x) const {
     const D t = Expm1()(x + x);
-    return t / (t + 2);
+    return quotient(t, t + 2);
   }
 };
 
@@ -108,7 +127,7 @@ template <class D> INLINE D exponent_of(D x, D &f) {
 
 // log(1 + f) = 2s + s z P(z), z = s^2 (2^-37).
 template <class D> INLINE D log_near_one(D f) {
-  const D s = f / (f + 2), z = s * s;
+  const D s = quotient(f, f + 2), z = s * s;
   const D p = poly(z, 0.6666666564459395, 0.4000033540099512, 0.2853729429240936, 0.23582437804292505);
   return fma(s * z, p, s + s);
 }
@@ -149,19 +168,19 @@ struct Erf {
                      0.00040569311058243816, 6.586797346556688e-06);
     const D q = poly(z, 1, 0.5038948401167996, 0.11722197637364959, 0.016212656631629, 0.001407435942982471,
                      7.109809122621535e-05, 2.488972655130258e-07);
-    return x * p / q;
+    return quotient(x * p, q);
   }
 };
 
 // exp(-t^2) P((t - 2) / (t + 2)) / (1 + 2t), t = |x| <= 10.6, with one division (2^-30); 2 - that where x < 0.
 struct Erfc {
   template <class D> INLINE D operator()(D x) const {
-    const D t = abs(x), a = t + 2, b = t + t + 1, over = 1 / (a * b);
+    const D t = abs(x), a = t + 2, b = t + t + 1, over = quotient(splat_as<D>(1), a * b);
     const D p = poly((t - 2) * b * over, 1.2769783826877523, -0.09276382066388861, -0.16603052243328265,
                      0.16405104061227935, -0.05421781549828429, -0.008030875479341823, 0.008709026560701157,
                      0.001252716284425904, -0.0014206308150706108, -0.0004007181489504284, 0.0001692519270818601,
                      7.935076696208342e-05);
-    const D tail = Exp()(-(t * t)) * p * (a * over);
+    const D tail = Exp()(0.0 - t * t) * p * (a * over);
     return select(lt(x, splat_as<D>(0)), 2 - tail, tail);
   }
 };
@@ -193,6 +212,8 @@ template <int quarter> struct Sine {
     else return vector;                                                                    \
   }
 
+template <class V> INLINE V keep_nan(V x, V y) { return select(isnan(x), x, y); }
+
 // A logarithm: y where x is positive and finite, and what the limit says elsewhere.
 template <class V> INLINE V log_limits(V x, V from_pole, V y) {
   const V zero = splat_as<V>(0), inf = splat_as<V>(__builtin_inff());
@@ -208,13 +229,13 @@ template <int quarter, class V> INLINE V sine(V x) {
 FUNCTION(exp, exp, in_double(Exp(), clamp(x, -110, 90)))
 FUNCTION(exp2, exp2, in_double(Exp2(), clamp(x, -160, 130)))
 FUNCTION(expm1, expm1, copysign(in_double(Expm1(), clamp(x, -40, 90)), x))
-FUNCTION(tanh, tanh, copysign(in_double(Tanh(), clamp(abs(x), 0, 10)), x))
+FUNCTION(tanh, tanh, keep_nan(x, copysign(in_double(Tanh(), clamp_number(abs(x), 0, 10)), x)))
 FUNCTION(log, log, log_limits(x, x, in_double(Log(), x)))
 FUNCTION(log2, log2, log_limits(x, x, in_double(Log2(), x)))
 FUNCTION(log10, log10, log_limits(x, x, in_double(Log10(), x)))
 FUNCTION(log1p, log1p, copysign(log_limits(x, add(x, splat_as<V>(1)), in_double(Log1p(), x)), x))
-FUNCTION(erf, erf, in_double(Erf(), clamp(x, -3.925f, 3.925f)))
-FUNCTION(erfc, erfc, in_double(Erfc(), clamp(x, -10.6f, 10.6f)))
+FUNCTION(erf, erf, keep_nan(x, in_double(Erf(), clamp_number(x, -3.925f, 3.925f))))
+FUNCTION(erfc, erfc, keep_nan(x, in_double(Erfc(), clamp_number(x, -10.6f, 10.6f))))
 FUNCTION(sin, sin, sine<0>(x))
 FUNCTION(cos, cos, sine<1>(x))
 

@@ -45,20 +45,33 @@ UNARY(neg, -a)
 
 template <class V> INLINE mask_of<V> isnan(V a) { return ne(a, a); }
 
+// The larger or smaller operand, b where either is a NaN or they are equal: one x86 instruction, which GCC does not find.
+#define EXTREME(name, sign, instruction)                                                               \
+  template <class V> INLINE V name(V a, V b) {                                                         \
+    if constexpr (is_pair<V>) return {name(a.lo, b.lo), name(a.hi, b.hi)};                             \
+    X86_EXTREME(instruction)                                                                           \
+    else return a sign b ? a : b;                                                                      \
+  }
+#if defined(__AVX__)
+#define X86_EXTREME(instruction)                                                                                 \
+  else if constexpr (same<V, native<float, 4>::type>) return __builtin_ia32_##instruction##ps(a, b);             \
+  else if constexpr (same<V, native<double, 2>::type>) return __builtin_ia32_##instruction##pd(a, b);            \
+  else if constexpr (same<V, native<float, 8>::type>) return __builtin_ia32_##instruction##ps256(a, b);          \
+  else if constexpr (same<V, native<double, 4>::type>) return __builtin_ia32_##instruction##pd256(a, b);
+#else
+#define X86_EXTREME(instruction)
+#endif
+EXTREME(larger_of, >, max)
+EXTREME(smaller_of, <, min)
+
 // A NaN in either operand comes out.
 template <class V> INLINE V maximum(V a, V b) {
-  if constexpr (is_pair<V>) return {maximum(a.lo, b.lo), maximum(a.hi, b.hi)};
-  else if constexpr (is_float<element_of<V>>) {
-    const V larger = a > b ? a : b;  // b where either is a NaN
-    return a != a ? a : larger;
-  } else return a > b ? a : b;
+  if constexpr (is_float<element_of<V>>) return select(isnan(a), a, larger_of(a, b));
+  else return larger_of(a, b);
 }
 template <class V> INLINE V minimum(V a, V b) {
-  if constexpr (is_pair<V>) return {minimum(a.lo, b.lo), minimum(a.hi, b.hi)};
-  else if constexpr (is_float<element_of<V>>) {
-    const V smaller = a < b ? a : b;
-    return a != a ? a : smaller;
-  } else return a < b ? a : b;
+  if constexpr (is_float<element_of<V>>) return select(isnan(a), a, smaller_of(a, b));
+  else return smaller_of(a, b);
 }
 
 // ---- sign bits -------------------------------------------------------------------------------

@@ -8,7 +8,6 @@
 //
 // Compile with -fwrapv (whole numbers wrap) and -ffp-contract=off (nothing is fused but where fma is written).
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -71,6 +70,7 @@ template <class V> struct shape {
 template <class H> struct shape<Pair<H>> {
   typedef typename shape<H>::element element;
   static constexpr int count = 2 * shape<H>::count;
+  template <class T> using like = Pair<typename shape<H>::template like<T>>;
   typedef Pair<typename shape<H>::mask> mask;
 };
 #define SCALAR(T)                                  \
@@ -101,14 +101,11 @@ template <class V> INLINE V splat_as(element_of<V> x) {
 }
 template <> INLINE bool splat_as<bool>(bool x) { return x; }
 
-template <int W, int N, int L, class T> INLINE vec_of<T, W, N> splat(Lanes<W, N, L>, T x) {
-  return splat_as<vec_of<T, W, N>>(x);
-}
-
-// A uniform condition as a mask of bytes.
-template <int W, int N, int L> INLINE auto splat(Lanes<W, N, L>, bool x) {
+// x in every lane; a uniform condition as a mask of bytes.
+template <int W, int N, int L, class T> INLINE auto splat(Lanes<W, N, L>, T x) {
   if constexpr (N == 1) return x;
-  else return splat_as<vec_of<int8_t, W, N>>(x ? -1 : 0);
+  else if constexpr (same<T, bool>) return splat_as<vec_of<int8_t, W, N>>(x ? -1 : 0);
+  else return splat_as<vec_of<T, W, N>>(x);
 }
 
 template <class V> INLINE auto low(V v) {
@@ -151,6 +148,10 @@ template <class To, class From> INLINE To convert_to(From v) {
     typedef typename native<element_of<To>, count_of<To> / 2>::type Half;
     return join(convert_to<Half>(v.lo), convert_to<Half>(v.hi));
   } else if constexpr (count_of<To> == 1) return (To)v;
+#if defined(__AVX__)  // GCC makes four instructions of what is one
+  else if constexpr (same<To, native<double, 4>::type> && same<From, native<float, 4>::type>)
+    return __builtin_ia32_cvtps2pd256(v);
+#endif
   else return __builtin_convertvector(v, To);
 }
 

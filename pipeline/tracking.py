@@ -1,0 +1,360 @@
+"""Runs in MLflow: parameters, metrics, tags and the files of the run folder, in a store that any MLflow server can be.
+
+Comes in: a `RunRecord` and the run folder. Goes out: lines to tell the user. What is to be logged is first written to
+`tracking.json` in the run folder, so that a store that does not answer costs nothing but a later
+`python -m scripts.sync_tracking FOLDER`. Without `tracking.uri` the store is sqlite in the output folder, under a file
+lock: several processes may meet on a store that does not exist yet. MLflow takes seconds to import and is imported only
+when it is used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.report.collect import record_of
+from pipeline.report.record import RunRecord, flatten, plain
+from stages.ir.errors import require
+
+PAYLOAD = "tracking.json"
+SYNC = "python -m scripts.sync_tracking"
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Keys of `conf/tracking`.
+
+    enabled           whether runs are logged
+    uri               of an MLflow store; null: `mlflow.db` in the output folder
+    experiment        the experiment's name
+    timeout_seconds   that a server has to answer
+    """
+
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "torchweld"
+    timeout_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(bool(self.experiment), "tracking.experiment", "is empty", "Give the experiment a name.")
+        require(self.timeout_seconds > 0, "tracking.timeout_seconds", f"{self.timeout_seconds} is not above 0")
+
+
+class TrackingError(Exception):
+    """The store did not take the run. The message says which store, and why."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What is logged of one run; `tracking.json` is this as JSON.
+
+    start_ms, end_ms   milliseconds since 1970, UTC
+    status             as `RunRecord.status`
+    run_id, uri        where it was logged; empty until it was
+    """
+
+    name: str
+    experiment: str
+    status: str
+    start_ms: int
+    end_ms: int
+    parameters: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    run_id: str = ""
+    uri: str = ""
+
+
+# ---- what the pipeline calls ---------------------------------------------------------------
+
+
+def log(result: Any) -> list[str]:
+    """Log the pipeline's `Result`; returns lines for the user. Never raises on account of the store."""
+    outputs = Path(result.config.outputs).absolute()
+    return log_record(record_of(result), Path(result.folder), result.config.tracking, outputs)
+
+
+def log_record(record: RunRecord, folder: Path, config: TrackingConfig, outputs: Path) -> list[str]:
+    """Log `record` with every file in `folder`.
+
+    outputs   where the store is if the config names none
+    Returns what to tell the user: where the run is, or why it is not and which command logs it later.
+    """
+    payload = payload_of(record, config.experiment)
+    write_payload(payload, folder)
+    if not config.enabled:
+        return []
+    uri = config.uri or default_uri(outputs)
+    try:
+        run_id = send(payload, folder, uri, config.timeout_seconds)
+    except TrackingError as error:
+        return [
+            f"not logged to MLflow: {error}",
+            f"the results are in {folder}; to log them later: {SYNC} {folder} --uri {_without_password(uri)}",
+        ]
+    return [f"logged to MLflow: experiment '{payload.experiment}', run {run_id}, store {_without_password(uri)}"]
+
+
+def default_uri(outputs: Path) -> str:
+    """sqlite in `outputs`, with an absolute path: the store is the same from every working directory."""
+    return f"sqlite:///{(outputs.absolute() / 'mlflow.db').as_posix()}"
+
+
+# ---- what is logged ------------------------------------------------------------------------
+
+
+def payload_of(record: RunRecord, experiment: str) -> Payload:
+    """`record` as MLflow has it."""
+    start = datetime.fromisoformat(record.started).timestamp() if record.started else time.time() - record.seconds
+    validation = record.validation
+    gate = "none" if validation is None else "passed" if validation.passed else "failed"
+    parameters = {key: _text(value) for key, value in flatten(plain(record.config)).items()}
+    parameters |= {f"versions.{name}": version for name, version in record.versions.items()}
+    if "tracking.uri" in parameters:
+        parameters["tracking.uri"] = _without_password(parameters["tracking.uri"])
+    return Payload(
+        name=record.name,
+        experiment=experiment,
+        status=record.status,
+        start_ms=int(start * 1e3),
+        end_ms=int((start + record.seconds) * 1e3),
+        parameters=parameters,
+        metrics=metrics_of(record),
+        tags={
+            "status": record.status,
+            "gate": gate,
+            "device": record.device.get("name", ""),
+            "config_hash": record.config_hash,
+            "git_revision": git_revision(),
+        },
+    )
+
+
+def metrics_of(record: RunRecord) -> dict[str, float]:
+    """Every figure of the run by name, its unit in the name. No times where validation failed."""
+    found: dict[str, float | None] = {"run_seconds": record.seconds}
+    found |= {f"stage_seconds.{name}": value for name, value in record.stage_seconds.items()}
+    if record.validation is not None:
+        checks = [check.errors for check in record.validation.checks if check.errors is not None]
+        found["error_ratio"] = record.validation.error_ratio
+        found["relative_error.largest"] = max((errors.relative_error for errors in checks), default=None)
+        found |= {f"task.{name}": value for name, value in record.validation.task_metrics.items()}
+    if record.programs:
+        found["program.kernel_launches"] = sum(program.launches for program in record.programs)
+        found["program.torch_operators"] = sum(program.externs for program in record.programs)
+        found["program.traffic_bytes"] = sum(program.traffic_bytes for program in record.programs)
+    plans = [program.plan for program in record.programs if program.plan is not None]
+    for name in ("arena_bytes", "lower_bound_bytes", "unshared_bytes"):
+        if plans:
+            found[f"plan.{name}"] = sum(getattr(plan, name) for plan in plans)
+    found |= _speed_metrics(record)
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _speed_metrics(record: RunRecord) -> dict[str, float | None]:
+    benchmark = record.benchmark_to_show
+    if benchmark is None:
+        return {}
+    found: dict[str, float | None] = {}
+    if benchmark.noise is not None:
+        found[f"noise_ratio.{benchmark.baseline}"] = benchmark.noise.value
+    for engine in benchmark.engines:
+        if engine.latency is not None:
+            for name, value in asdict(engine.latency).items():
+                found[f"latency_ms.{engine.name}.{name.removesuffix('_ms')}"] = value
+        if engine.wall is not None and benchmark.clock != "perf_counter":
+            found[f"wall_ms.{engine.name}.median"] = engine.wall.median_ms
+        if engine.speedup is not None:
+            for name, value in asdict(engine.speedup).items():
+                found[f"speedup_ratio.{engine.name}.{name}"] = value
+        found[f"items_per_second.{engine.name}"] = engine.items_per_second
+        if engine.memory is not None:
+            found[f"memory_bytes.{engine.name}.call"] = engine.memory.call_bytes
+            found[f"memory_bytes.{engine.name}.held"] = engine.memory.held_bytes
+        found[f"compile_seconds.{engine.name}.cold"] = engine.compile_time.cold_seconds
+        found[f"compile_seconds.{engine.name}.warm"] = engine.compile_time.warm_seconds
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def git_revision() -> str:
+    """The commit of the working tree that this file is in, `-dirty` if it was changed; empty outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+# ---- the run folder ------------------------------------------------------------------------
+
+
+def write_payload(payload: Payload, folder: Path) -> None:
+    """Write `tracking.json`, whole or not at all."""
+    draft = folder / f"{PAYLOAD}.tmp"
+    draft.write_text(json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(folder / PAYLOAD)
+
+
+def read_payload(folder: Path) -> Payload:
+    """What `write_payload` wrote. Raises `TrackingError` where there is none or it is not one."""
+    path = folder / PAYLOAD
+    try:
+        return Payload(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise TrackingError(f"{path} cannot be read: {error}") from error
+
+
+# ---- the store -----------------------------------------------------------------------------
+
+
+def send(payload: Payload, folder: Path, uri: str, timeout_seconds: float) -> str:
+    """Log `payload` and the files of `folder` to the store at `uri`; the run's id there.
+
+    `tracking.json` then says where the run is. Raises `TrackingError` where the store does not answer or refuses.
+    """
+    _probe(uri, timeout_seconds)
+    try:
+        with _environment(timeout_seconds), _lock(uri):
+            run_id = _log(payload, folder, uri)
+    except Exception as error:  # MLflow raises its own, SQLAlchemy's, requests' and the file system's errors
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise TrackingError(f"the store {_without_password(uri)} refused: {reason}") from error
+    write_payload(Payload(**{**asdict(payload), "run_id": run_id, "uri": _without_password(uri)}), folder)
+    return run_id
+
+
+def _log(payload: Payload, folder: Path, uri: str) -> str:
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.tracking import MlflowClient
+    from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
+
+    client = MlflowClient(tracking_uri=uri)
+    run = client.create_run(_experiment(client, payload.experiment, uri), payload.start_ms, run_name=payload.name)
+    run_id = str(run.info.run_id)
+
+    def key(name: str) -> str:
+        return re.sub(r"[^\w.\-/ ]", "_", name)[:MAX_ENTITY_KEY_LENGTH]
+
+    params = [Param(key(name), _fitted(text, MAX_PARAM_VAL_LENGTH)) for name, text in payload.parameters.items()]
+    tags = [RunTag(key(name), _fitted(text, MAX_TAG_VAL_LENGTH)) for name, text in payload.tags.items()]
+    metrics = [Metric(key(name), value, payload.end_ms, 0) for name, value in payload.metrics.items()]
+    # A server takes at most 100 parameters or tags at once, and 1000 values in all.
+    for start in range(0, max(len(params), len(tags), len(metrics)), 100):
+        part = slice(start, start + 100)
+        client.log_batch(run_id, metrics[part], params[part], tags[part])
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            client.log_artifacts(run_id, str(entry), entry.name)
+        elif entry.name != PAYLOAD:  # a copy of it in the store would look like one more run to log
+            client.log_artifact(run_id, str(entry))
+    done = "FINISHED" if payload.status in ("passed", "unvalidated") else "FAILED"
+    client.set_terminated(run_id, done, payload.end_ms)
+    return run_id
+
+
+def _experiment(client: Any, name: str, uri: str) -> str:
+    """The id of the experiment, made if there is none; files of a local store lie beside it."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        local = _sqlite_path(uri)
+        artifacts = (local.parent / "mlflow-artifacts").as_uri() if local is not None else None
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)  # another process made it in between
+            if found is None:
+                raise
+    return str(found.experiment_id)
+
+
+def _fitted(text: str, limit: int) -> str:
+    """`text` cut to what MLflow takes, and saying so."""
+    note = f" ... (cut from {len(text)} characters; whole in results.json)"
+    return text if len(text) <= limit else text[: limit - len(note)] + note
+
+
+def _probe(uri: str, timeout_seconds: float) -> None:
+    """Raise `TrackingError` unless a server at `uri` answers in time. MLflow itself would retry for minutes."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    address = f"{_without_user(uri).rstrip('/')}/health"
+    try:
+        urllib.request.urlopen(address, timeout=timeout_seconds).close()
+    except urllib.error.HTTPError:
+        return  # it answers; what it thinks of us, it will say again
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise TrackingError(
+            f"the server {_without_password(uri)} did not answer within {timeout_seconds:g} s ({reason})"
+        ) from error
+
+
+@contextmanager
+def _environment(timeout_seconds: float) -> Iterator[None]:
+    """MLflow's settings while it is used: short waits, no samples of the machine, no reports to its makers."""
+    wanted = {
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_seconds))),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _lock(uri: str) -> Iterator[None]:
+    """One process at a time in a local store: two that create its tables at once would break it."""
+    path = _sqlite_path(uri)
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _sqlite_path(uri: str) -> Path | None:
+    """The file of a sqlite store; None for a store of another kind."""
+    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+
+
+def _without_password(uri: str) -> str:
+    """`uri` fit to be shown: its user and password, if it has them, are starred out."""
+    return re.sub(r"//[^/@]*@", "//***@", uri)
+
+
+def _without_user(uri: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", uri)

@@ -1,0 +1,47 @@
+"""Where the tests of the Triton printer run: interpreted in a process of its own, on a device where there is one.
+
+Triton reads TRITON_INTERPRET when it is imported, so interpreted kernels run in one long-lived child process that has
+it set, and this process, which compiles to machine code, has not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+Interpret = Callable[..., object]
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a CUDA device, the tests that need one are not among those to run."""
+    if torch.cuda.is_available():
+        return
+    unfit = [item for item in items if item.get_closest_marker("gpu") and HERE in item.path.parents]
+    if unfit:
+        config.hook.pytest_deselected(items=unfit)
+        items[:] = [item for item in items if item not in set(unfit)]
+
+
+@pytest.fixture(scope="session")
+def interpret() -> Iterator[Interpret]:
+    """interpret(function, *args): the result of a module-level function, called where Triton interprets."""
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        pool.submit(os.getpid).result()  # starts the child while the variable is set
+    finally:
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+    with pool:
+        yield lambda function, *args: pool.submit(function, *args).result()

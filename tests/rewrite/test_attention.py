@@ -1,0 +1,95 @@
+"""Attention in the spellings that libraries use is put together; what only looks like it is not."""
+
+import math
+
+import pytest
+import torch
+
+from tests.graphs import graph_of, targets
+from tests.rewrite.test_rewrite import Function, check, lower, rewritten
+
+Q, K, V = torch.randn(3, 2, 4, 8, 16).unbind()
+
+
+def written_out(q, k, v, mask=None, scale=0.25):
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    return torch.matmul(torch.softmax(scores if mask is None else scores + mask, -1), v)
+
+
+def divided(q, k, v):
+    return torch.matmul(torch.softmax(torch.matmul(q, k.transpose(2, 3)) / math.sqrt(16), dim=-1), v)
+
+
+def scaled_query(q, k, v):
+    return torch.softmax((q * 0.25) @ k.transpose(-2, -1), -1) @ v
+
+
+def torch_math(q, k, v):
+    """As torch takes scaled_dot_product_attention apart: a root of the scale on each side, products in float32."""
+    scores = (q.float() * 0.5) @ (k.float().transpose(-1, -2) * 0.5) + torch.zeros(8, 8) * torch.arange(8)
+    return (torch.ops.aten._safe_softmax(scores, -1) @ v.float()).to(q.dtype)
+
+
+SPELLINGS = {"written out": written_out, "divided": divided, "scaled query": scaled_query, "torch's own": torch_math}
+
+
+def attentions(graph):
+    return [node for node in graph.module.graph.nodes if "scaled_dot_product_attention" in str(node.target)]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings(spelling):
+    module = Function(lambda self, q, k, v: SPELLINGS[spelling](q, k, v))
+    graph = rewritten(module, Q, K, V)
+    (call,) = attentions(graph)
+    assert call.args[3] is None and call.args[5] is False
+    assert call.kwargs["scale"] == pytest.approx(0.25)
+    assert not [name for name in targets(graph) if "bmm" in name or "softmax" in name]
+    check(graph, module, Q, K, V)
+
+
+def test_half_precision_reaches_the_library_as_it_is():
+    inputs = [tensor.bfloat16() for tensor in (Q, K, V)]
+    module = Function(lambda self, q, k, v: torch_math(q, k, v))
+    graph = rewritten(module, *inputs)
+    (call,) = attentions(graph)
+    assert all(node.meta["val"].dtype is torch.bfloat16 for node in call.args[:3])
+    check(graph, module, *inputs, tolerance=2e-2)
+
+
+def test_a_causal_mask_becomes_a_flag_and_another_is_passed_on():
+    causal = Function(lambda self, q, k, v: written_out(q, k, v, torch.where(lower(8), 0.0, float("-inf"))))
+    (call,) = attentions(rewritten(causal, Q, K, V))
+    assert call.args[3] is None and call.args[5] is True
+    check(rewritten(causal, Q, K, V), causal, Q, K, V)
+    bias = Function(lambda self, q, k, v: written_out(q, k, v, self.bias), bias=torch.randn(4, 8, 8))
+    graph = rewritten(bias, Q, K, V)
+    assert attentions(graph)[0].args[3] is not None
+    check(graph, bias, Q, K, V)
+
+
+NOT_ATTENTION = {
+    "weights are returned": lambda q, k, v: (
+        torch.softmax(q @ k.transpose(-1, -2), -1) @ v,
+        torch.softmax(q @ k.transpose(-1, -2), -1),
+    ),
+    "softmax over queries": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -2) @ v,
+    "sigmoid": lambda q, k, v: torch.sigmoid(q @ k.transpose(-1, -2)) @ v,
+    "heads are mixed": lambda q, k, v: (
+        (torch.softmax(q @ k.transpose(-1, -2), -1).view(4, 2, 8, 8) @ v.view(4, 2, 8, 16)).view(8, 8, 16).mul(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ATTENTION)
+def test_what_is_no_attention_keeps_its_values(name):
+    module = Function(lambda self, q, k, v: NOT_ATTENTION[name](q, k, v))
+    graph = rewritten(module, Q, K, V)
+    if name != "heads are mixed":
+        assert not attentions(graph)
+    check(graph, module, Q, K, V)
+
+
+def test_the_graph_is_left_alone_without_the_pass():
+    graph = graph_of(Function(lambda self, q, k, v: divided(q, k, v)), Q, K, V)
+    assert targets(graph).count("aten.bmm.default") == 2
