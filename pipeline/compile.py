@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
 from pipeline.config import Config
+from pipeline.device import describe, versions
 from pipeline.dump import Dump
-from pipeline.precision import context_of
+from pipeline.precision import context_of, converted, narrowed, products, taking_any
 from pipeline.progress import Progress
 from pipeline.stages import Stage, plan, service
 from stages.ir import graph as graph_level
@@ -65,11 +67,22 @@ class Unit:
 
 @dataclass(frozen=True)
 class Compilation:
-    """A compiled model. call: takes the model's arguments; breaks: where Dynamo had to split the model."""
+    """A compiled model.
 
+    model    what was captured: the user's model, or for bf16 and fp16 its converted copy
+    call     takes the user's arguments
+    units    the graphs; where the call goes through Dynamo, a new shape of the arguments adds some
+    slots    what calls the graphs' executables, in the order of capture
+    breaks   where Dynamo had to split the model
+    notes    what capture had to say
+    """
+
+    model: Run
     call: Run
-    units: tuple[Unit, ...]
+    units: list[Unit]
+    slots: tuple[Any, ...] = ()
     breaks: tuple[Any, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -77,19 +90,31 @@ class Compilation:
 
 
 def compile_model(model: Run, args: Sequence[Any], kwargs: Mapping[str, Any], session: Session) -> Compilation:
-    """Compile `model` for calls like `model(*args, **kwargs)`. It is run in evaluation mode and left as it was."""
+    """Compile `model` for calls like `model(*args, **kwargs)`. It is run in evaluation mode and left as it was.
+
+    args, kwargs   of one call, as the user has them
+    """
     config = session.config
     capture = plan(config.stages)[0]
-    with evaluating(model), torch.no_grad():
+    device = device_in((args, kwargs))
+    inner = converted(model, config.precision)
+    args, kwargs = narrowed(args, kwargs, config.precision)
+    units: list[Unit] = []
+
+    def compile_slot(slot: Any) -> None:
+        with products(config.precision):
+            units.append(compile_graph(slot.graph, session, len(units)))
+        slot.target = units[-1].executable
+
+    with evaluating(inner), torch.no_grad():
         with session.progress.stage(capture.name):
-            context = partial(context_of, config.precision, device_in((args, kwargs)).type)
-            captured = capture.load()(model, args, kwargs, config.capture, context)
-        units = []
-        for number, (graph, slot) in enumerate(zip(captured.graphs, captured.slots, strict=True)):
-            unit = compile_graph(graph, session, number)
-            slot.target = unit.executable
-            units.append(unit)
-    return Compilation(captured.call, tuple(units), tuple(captured.breaks))
+            context = partial(context_of, config.precision, device)
+            captured = capture.load()(inner, args, kwargs, config.capture, context)
+        for slot in captured.slots:
+            compile_slot(slot)
+    captured.when_new(compile_slot)
+    call = taking_any(captured.call, config.precision)
+    return Compilation(inner, call, units, tuple(captured.slots), tuple(captured.breaks), tuple(captured.notes))
 
 
 def compile_graph(graph: Graph, session: Session, number: int = 0) -> Unit:
@@ -118,9 +143,13 @@ def _tune(run: Run, unit: Unit, session: Session) -> Unit:
     assert unit.program is not None
     if session.schedules is not None:
         return replace(unit, program=with_schedules(unit.program, session.schedules))
-    config = session.config
-    build = partial(service("build_kernels"), config=config.codegen)
-    database = service("tuning_database")(config.autotune)
+    config, device = session.config, unit.program.device
+
+    def build(work: Sequence[Any]) -> Sequence[Any]:
+        built: Sequence[Any] = service("build_kernels")(work, device, config.codegen)
+        return built
+
+    database = _database(session, device)
     return replace(unit, program=run(unit.program, config.autotune, build, database))
 
 
@@ -135,6 +164,18 @@ _HANDOVER: dict[str, _Handover] = {
         unit, executable=run(unit.program, unit.compiled, session.config.runtime)
     ),
 }
+
+
+def _database(session: Session, device: torch.device) -> Any:
+    """Where timings are kept: by device, versions, and what else changes a binary. Untuned, nothing is opened."""
+    config = session.config
+    tuned = config.autotune.trials > 1
+    path = Path(config.autotune.database) if config.autotune.database else service("tuning_path")()
+    known = [f"{name} {version}" for name, version in versions().items() if name in ("torch", "triton", "torchweld")]
+    flags = [config.codegen.compiler, *config.codegen.flags] if device.type == "cpu" else []
+    return service("tuning_database")(
+        path if tuned else None, describe(device), ", ".join([*known, *filter(None, flags)])
+    )
 
 
 def with_schedules(program: Program, schedules: Mapping[str, Schedule]) -> Program:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from os.path import abspath
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import setup_globals
@@ -56,13 +58,15 @@ def jobs_of(overrides: Sequence[str]) -> list[list[str]]:
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """The overrides, taken apart. Raises `UserError` on one that is not key=value."""
-    parsed = []
+    parsed: list[Override] = []
     for text in overrides:
+        mend = "write key=value, as in precision=amp; put quotes around a value with special characters"
         try:
             parsed += OverridesParser.create().parse_overrides([text])
         except HydraException as error:
-            mend = "write key=value, as in precision=amp; put quotes around a value with special characters"
             raise UserError(f"cannot read '{text}' on the command line", mend) from error
+        if not parsed[-1].key_or_group:
+            raise UserError(f"cannot read '{text}' on the command line", mend)
     return parsed
 
 
@@ -80,7 +84,8 @@ def values_of(config: DictConfig) -> dict[str, Any]:
 def _loader(config_dir: str | None) -> ConfigLoaderImpl:
     search_path = create_config_search_path(CONFIG_PACKAGE)
     if config_dir is not None:
-        search_path.append("command-line", f"file://{config_dir}")
+        # Where Hydra puts it: before the schema, which must be last.
+        search_path.prepend("command-line", f"file://{abspath(config_dir)}", SearchPathQuery(provider="schema"))
     return ConfigLoaderImpl(config_search_path=search_path)
 
 

@@ -143,11 +143,22 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """enabled: log the run to MLflow. uri: a server, or null for sqlite in the output folder. experiment: its name."""
+    """Keys of `conf/tracking`.
+
+    enabled           whether runs are logged
+    uri               of an MLflow store; null: `mlflow.db` in the output folder
+    experiment        the experiment's name
+    timeout_seconds   that a server has to answer
+    """
 
     enabled: bool = True
     uri: str | None = None
     experiment: str = "torchweld"
+    timeout_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(bool(self.experiment), "tracking.experiment", "is empty", "Give the experiment a name.")
+        require(self.timeout_seconds > 0, "tracking.timeout_seconds", f"{self.timeout_seconds} is not above 0")
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def configuration(composed: DictConfig, overrides: Sequence[str]) -> tuple[Confi
     if recipe is not None:
         _lay_over(values, recipe, named)
         if "job" not in named:
-            model, precision = from_values({**values, "job": "run"}).model, values["precision"]["name"]
-            values["job"] = f"{model.name}-{precision}"
+            checked = from_values({**values, "job": "run"})
+            values["job"] = f"{checked.model.name}-{checked.precision.mode}"
     config = from_values(values)
     check_trust(config, named)
     return config, recipe

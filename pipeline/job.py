@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from pipeline import recipe as recipes
 from pipeline.compile import Compilation, Session, compile_model
@@ -23,7 +22,7 @@ from pipeline.device import describe, device_of, versions
 from pipeline.dump import Dump
 from pipeline.explain import explain
 from pipeline.models import Model, load
-from pipeline.precision import context_of, converted, products
+from pipeline.precision import context_of, narrowed, products
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
 from pipeline.result import Result
@@ -88,7 +87,7 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
 
 def _announce(config: Config, result: Result, recipe: Recipe | None, progress: Progress) -> None:
     """What will happen, before it does."""
-    progress.say(f"torchweld: {config.model.name} in {config.precision.name} on {result.device}")
+    progress.say(f"torchweld: {config.model.name} in {config.precision.mode} on {result.device}")
     progress.say(f"stages: {' -> '.join(config.stages)}")
     if "benchmark" in config.stages:
         progress.say(f"timed against: {', '.join(config.engine.peers)}")
@@ -100,8 +99,10 @@ def _announce(config: Config, result: Result, recipe: Recipe | None, progress: P
 def _tell(compilation: Compilation, result: Result, progress: Progress) -> None:
     """What the user should know of the compilation."""
     notes = [f"graph break at {place}" for place in compilation.breaks]
+    notes += compilation.notes
     notes += [note for unit in compilation.units for note in unit.graph.notes]
     notes += [note for program in compilation.programs for note in program.notes]
+    notes += [note for unit in compilation.units for note in getattr(unit.executable, "notes", ())]
     result.notes += dict.fromkeys(notes)
     for note in result.notes:
         progress.say(f"note: {note}")
@@ -120,7 +121,7 @@ def _validate(model: Model, compilation: Compilation, session: Session, result: 
     if session.stage("validate") is None:
         result.notes.append("not validated: the stage was left out, so nobody knows whether the result is right")
         progress.say(f"note: {result.notes[-1]}")
-        return "unchecked"
+        return "unvalidated"
     sets = [model.inputs(config.validate.seed + number) for number in range(config.validate.input_sets)]
     with progress.stage("validate"):
         result.validation = validate(compilation.call, model.module, sets, session, model.metric)
@@ -146,13 +147,13 @@ def _benchmark(
 
     compile_time, build_peers = service("compile_time"), service("build_peers")
 
-    args, kwargs = model.inputs(config.seed)
+    args, kwargs = narrowed(*model.inputs(config.seed), config.precision)
     device = model.device
     cached = all(unit.compiled.cached for unit in compilation.units)
     own_time = compile_time(**{"warm_seconds" if cached else "cold_seconds": compile_seconds})
 
     def call(function: Callable[..., Any]) -> object:
-        with torch.no_grad(), context_of(config.precision, device.type):
+        with torch.no_grad(), context_of(config.precision, device):
             return function(*args, **kwargs)
 
     def ours() -> object:
@@ -160,8 +161,7 @@ def _benchmark(
             return compilation.call(*args, **kwargs)
 
     with progress.stage("peers"):
-        eager = converted(model.module, config.precision)
-        peers = build_peers(config.engine.peers, eager, call, device, config.engine, progress.detail)
+        peers = build_peers(config.engine.peers, compilation.model, call, device, config.engine, progress.detail)
     engines = {"torchweld": ours, **{peer.name: peer.engine for peer in peers if peer.engine is not None}}
     plans = [program.plan for program in compilation.programs if program.plan is not None]
     with progress.stage("benchmark"):
@@ -198,15 +198,17 @@ def _write(result: Result) -> None:
 
 
 def _write_files(result: Result) -> None:
-    folder = result.folder
-    values = result.to_dict()
-    (folder / "results.yaml").write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    for unit in result.compilation.units if result.compilation is not None else ():
+        if unit.program is not None and unit.program.plan is not None:
+            result.pictures[unit.number] = service("arena_picture")(unit.program.plan)
+    service("write_report")(result)
     if result.compilation is None:
         return
-    (folder / "explain.txt").write_text(explain(result.compilation.units), encoding="utf-8")
+    (result.folder / "explain.txt").write_text(explain(result.compilation.units), encoding="utf-8")
     if result.complete:
+        values = result.to_dict()
         recipes.write(
-            folder / "recipe.yaml",
+            result.folder / "recipe.yaml",
             result.config,
             result.programs,
             result.versions,
@@ -217,8 +219,7 @@ def _write_files(result: Result) -> None:
 
 
 def _publish(result: Result, progress: Progress) -> None:
-    """The report on the terminal and as a page, and the record in MLflow."""
-    service("write_report")(result)
+    """The record in MLflow, and the report on the terminal."""
     if result.config.tracking.enabled:
         with progress.stage("tracking"):
             for line in service("log_run")(result):

@@ -57,6 +57,8 @@ def _run(arguments: Sequence[str]) -> int:
     sys.argv = [before[0], *arguments, *extra]
     try:
         task()
+    except SystemExit as stop:  # Hydra's, and ours after Ctrl-C
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     finally:
         sys.argv = before
     return max(codes, default=0)

@@ -21,8 +21,10 @@ from torch.utils import _pytree
 from pipeline.compile import Compilation, Session, compile_model, evaluating
 from pipeline.explain import explain
 from pipeline.validation import validate
+from stages.capture.signature import SignatureMismatch
 from stages.ir.errors import UserError
 from stages.ir.program import Program
+from stages.runtime.errors import StaleProgram
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -76,13 +78,21 @@ class Optimized:
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives. Compiles first if no program fits these inputs."""
+        """What the model gives. Compiles first if no program fits these inputs, or weights changed beyond it."""
         compilation = self.compile(*args, **kwargs)
+        try:
+            return self._run(compilation, args, kwargs)
+        except (StaleProgram, SignatureMismatch):
+            with self._lock:
+                self._compiled.pop(signature(args, kwargs), None)
+            return self._run(self.compile(*args, **kwargs), args, kwargs)
+
+    def _run(self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.no_grad():
-            if not compilation.breaks:
+            modules = compilation.model.modules() if isinstance(compilation.model, torch.nn.Module) else ()
+            if not any(module.training for module in modules):
                 return compilation.call(*args, **kwargs)
-            # Between the graphs, the model's own code runs and looks at `training`.
-            with evaluating(self.model):
+            with evaluating(compilation.model):
                 return compilation.call(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> Compilation:

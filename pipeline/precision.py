@@ -1,69 +1,86 @@
 """What a precision means for eager, which is what our own engine is measured against.
 
-fp32   IEEE single precision, no TF32 on the tensor cores
-tf32   single precision with TF32 products in matrix multiplications and convolutions (CUDA)
-amp    under `torch.autocast` of the dtype, as torch defines it
-bf16, fp16   weights and floating inputs converted to the type
+fp32        IEEE single precision, no TF32 on the tensor cores
+tf32        single precision with TF32 products in matrix multiplications and convolutions (CUDA)
+amp         under `torch.autocast`, as torch defines it
+bf16, fp16  a copy of the model converted to the type, and floating inputs converted at each call
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
+from pipeline.stages import service
 from stages.precision.config import PrecisionConfig
 
-_WHOLE = ("bf16", "fp16")
+_WHOLE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def context_of(config: PrecisionConfig, device_type: str) -> AbstractContextManager[Any]:
-    """The autocast context in which eager runs, and in which a model is captured."""
-    if config.name == "amp":
-        return torch.autocast(device_type, dtype=getattr(torch, config.dtype))
-    return nullcontext()
+def context_of(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which eager runs and a model is captured: autocast, and whether products may be TF32."""
+    context: AbstractContextManager[Any] = service("capture_context")(config, device)
+    return context
 
 
 @contextmanager
 def products(config: PrecisionConfig) -> Iterator[None]:
-    """Whether CUDA multiplies fp32 in TF32, for the whole process while inside. Torch's defaults differ by library."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = config.name == "tf32"
+    """Whether CUDA multiplies float32 in TF32, as `context_of` has it, without its autocast: for running programs."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if config.mode == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = config.mode == "tf32"
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def converted(model: Callable[..., Any], config: PrecisionConfig) -> Callable[..., Any]:
-    """For bf16 and fp16, a copy of `model` in that type, which converts floating inputs first; else `model` itself."""
-    if config.name not in _WHOLE:
+    """For bf16 and fp16 a copy of `model` in that type; else `model` itself. A function has nothing to convert."""
+    dtype = _WHOLE.get(config.mode)
+    if dtype is None or not isinstance(model, torch.nn.Module):
         return model
-    dtype = getattr(torch, config.dtype)
-    inner = copy.deepcopy(model).to(dtype) if isinstance(model, torch.nn.Module) else model
-
-    def convert(leaf: Any) -> Any:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if floating else leaf
-
-    def half(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _pytree.tree_map(convert, (args, kwargs))
-        return inner(*args, **kwargs)
-
-    return half
+    return copy.deepcopy(model).to(dtype)
 
 
-def eager_at(model: Callable[..., Any], config: PrecisionConfig, device_type: str) -> Callable[..., Any]:
-    """`model` as eager runs it at this precision, called with the same arguments."""
-    inner = converted(model, config)
+def narrowed(
+    args: Sequence[Any], kwargs: Mapping[str, Any], config: PrecisionConfig
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the converted model takes them: floating tensors in its type, the rest as it is."""
+    dtype = _WHOLE.get(config.mode)
+    if dtype is None:
+        return tuple(args), dict(kwargs)
+
+    def narrow(leaf: Any) -> Any:
+        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    return _pytree.tree_map(narrow, (tuple(args), dict(kwargs)))
+
+
+def taking_any(call: Callable[..., Any], config: PrecisionConfig) -> Callable[..., Any]:
+    """`call`, which takes arguments of the precision's type, as one that takes the user's."""
+    if config.mode not in _WHOLE:
+        return call
+
+    def narrowing(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = narrowed(args, kwargs, config)
+        return call(*args, **kwargs)
+
+    return narrowing
+
+
+def eager_at(model: Callable[..., Any], config: PrecisionConfig, device: torch.device) -> Callable[..., Any]:
+    """`model` as eager runs it at this precision, called with the user's arguments."""
+    inner = taking_any(converted(model, config), config)
 
     def eager(*args: Any, **kwargs: Any) -> Any:
-        with context_of(config, device_type):
+        with context_of(config, device):
             return inner(*args, **kwargs)
 
     return eager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from pipeline.recipe import kernels_of, plain
 class Result:
     """One run.
 
-    status          running, passed, failed (validation), unchecked (validation was left out), interrupted, error
+    status          running, passed, failed (validation), unvalidated (the stage was left out), interrupted, error
     stopped_in      the stage that was running when the run was interrupted or broke
     stage_seconds   wall time of each stage, for all graphs together
+    started         seconds since 1970
+    pictures        the arena of each graph as SVG, by the graph's number
     validation, benchmark   what the stages gave; None where they did not run (to the end)
     notes           what the user should know, in order
     """
@@ -34,18 +37,20 @@ class Result:
     benchmark: Any = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.time)
+    pictures: dict[int, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
         """False where the run was stopped: what is there then is a part of the results."""
-        return self.status in ("passed", "failed", "unchecked")
+        return self.status in ("passed", "failed", "unvalidated")
 
     @property
     def programs(self) -> tuple[Any, ...]:
         return self.compilation.programs if self.compilation is not None else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, units in the names: what `results.yaml` holds."""
+        """Plain values, units in the names: what a recipe holds of the results."""
         programs = self.programs
         plans = [program.plan for program in programs if program.plan is not None]
         values: dict[str, Any] = {

@@ -42,11 +42,11 @@ def validate(
     with evaluating(model), torch.no_grad():
         result = stage.load()(
             candidate,
-            eager_at(model, config.precision, device.type),
+            eager_at(model, config.precision, device),
             lambda sets: _reference(model, sets, device, config.validate.seed),
             inputs,
             config.validate,
-            precision=config.precision.name,
+            precision=config.precision.mode,
             state=dict(model.named_buffers()) if isinstance(model, torch.nn.Module) else {},
         )
         if metric is not None:

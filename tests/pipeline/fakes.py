@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pipeline.stages import SERVICES, STAGES
@@ -35,6 +37,7 @@ class Calls:
 
 @dataclass
 class Slot:
+    graph: Graph
     target: Callable[..., Any] | None = None
 
 
@@ -59,10 +62,14 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
             )
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         graph = Graph(module, [GraphInput(node.name, "user") for node in places], torch.device("cpu"))
-        slot = Slot()
-        return SimpleNamespace(
-            graphs=[graph], slots=[slot], breaks=(), call=lambda *a, **k: slot.target([*a, *k.values()])
-        )
+        slot = Slot(graph)
+
+        def call(*given: Any, **named: Any) -> Any:
+            assert slot.target is not None
+            return slot.target([*given, *named.values()])
+
+        late = lambda compile_slot: calls.services.update(late=compile_slot)  # noqa: E731
+        return SimpleNamespace(slots=[slot], breaks=(), notes=["captured"], call=call, when_new=late)
 
     def graph_stage(name: str) -> Callable[..., Any]:
         def run(graph: Graph, config: Any) -> Graph:
@@ -117,15 +124,21 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
         about = {"compile_time": compile_time(), "detail": "", "held_bytes": None, "failure": ""}
         return [SimpleNamespace(name=name, engine=lambda: call(model), **about) for name in names]
 
+    def write_report(result: Any) -> None:
+        calls.note("write_report", result)
+        values = {**result.to_dict(), "stopped_in": result.stopped_in}
+        (result.folder / "results.yaml").write_text(yaml.safe_dump(values))
+
     services: dict[str, Any] = {
         "explain": lambda program: "explained\n",
-        "build_kernels": lambda work, device, config: [],
-        "tuning_database": lambda config: "database",
+        "build_kernels": lambda work, device, config: [(len(work), device, config)],
+        "tuning_database": lambda path, device, versions: ("database", path, device, versions),
+        "tuning_path": lambda: Path("tuned.sqlite"),
         "arena_picture": lambda plan: "<svg/>",
         "float64_reference": lambda model, sets, device, seed: None,
         "build_peers": build_peers,
         "compile_time": compile_time,
-        "write_report": lambda result: calls.note("write_report", result),
+        "write_report": write_report,
         "show_report": lambda result, console: calls.note("show_report", result),
         "log_run": lambda result: ["logged"],
         "make_backend": lambda compile_graph, config: lambda module, inputs: (compile_graph, config, module, inputs),

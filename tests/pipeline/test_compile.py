@@ -39,8 +39,10 @@ def test_each_stage_gets_what_the_one_before_gave(calls: Calls, config: Config) 
     assert calls.arguments["precision"][0].notes == ["rewrite"]
     assert calls.arguments["fusion"][0].notes == ["rewrite", "precision"]
     assert calls.arguments["autotune"][0].notes == ("planned",)
-    assert calls.arguments["autotune"][3] == "database"
-    assert calls.arguments["autotune"][2]([], torch.device("cpu")) == []
+    build, database = calls.arguments["autotune"][2:]
+    assert build([1, 2]) == [(2, torch.device("cpu"), config.codegen)]
+    assert database[:2] == ("database", None)  # nothing is tuned, so nothing is opened
+    assert f"torch {torch.__version__.split('+')[0]}" in database[3]
     assert calls.arguments["runtime"][1].sources == {"kernel.cpp": "int main() {}"}
     assert torch.equal(compilation.call(x), model(x))
 
@@ -80,6 +82,54 @@ def test_amp_is_captured_under_autocast(calls: Calls) -> None:
         expected = model(x)
     assert fast(x).dtype == torch.bfloat16
     assert torch.equal(fast(x), expected)
+
+
+def test_a_graph_that_appears_later_is_compiled_too(calls: Calls, config: Config) -> None:
+    compilation = compile_model(torch.relu, (torch.randn(2),), {}, Session(config))
+    slot = replace(compilation.slots[0], target=None)
+    calls.services["late"](slot)
+    assert slot.target is not None
+    assert [unit.number for unit in compilation.units] == [0, 1]
+    assert compilation.notes == ("captured",)
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_whole_model_precisions_convert_a_copy_and_the_inputs(calls: Calls, mode: str, dtype: torch.dtype) -> None:
+    model = nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    fast = optimize(model, x, [f"precision={mode}"])
+    assert fast(x).dtype == dtype
+    assert model.weight.dtype == torch.float32
+    weight, bias = model.weight.to(dtype), model.bias.to(dtype)
+    with torch.no_grad():
+        assert torch.equal(fast(x), nn.functional.linear(x.to(dtype), weight, bias))
+
+
+@pytest.mark.parametrize("error", ["StaleProgram", "SignatureMismatch"])
+def test_a_program_that_no_longer_holds_is_compiled_again(calls: Calls, monkeypatch, error: str) -> None:
+    from stages.capture.signature import SignatureMismatch
+    from stages.runtime.errors import StaleProgram
+
+    x = torch.randn(3)
+    fast = optimize(torch.relu, x)
+    kinds = {"StaleProgram": StaleProgram, "SignatureMismatch": SignatureMismatch}
+
+    def stale(*arguments):
+        raise kinds[error]("a weight was replaced")
+
+    fast.compilations[0].slots[0].target = stale
+    assert torch.equal(fast(x), torch.relu(x))
+    assert calls.order.count("capture") == 2
+    assert len(fast.programs) == 1
+
+
+def test_calls_in_training_mode_run_in_evaluation_mode(calls: Calls) -> None:
+    model = nn.Dropout(0.5)
+    x = torch.ones(1000)
+    fast = optimize(model, x)
+    model.train()
+    assert torch.equal(fast(x), x)
+    assert model.training
 
 
 def test_dump_writes_every_level_in_order(calls: Calls, config: Config, tmp_path: Path) -> None:

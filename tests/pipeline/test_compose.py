@@ -54,7 +54,7 @@ def _inherited(file: Path, values: dict) -> dict:
 
 def test_the_defaults() -> None:
     config = config_of()
-    assert (config.model.name, config.precision.name, config.job) == ("minilm", "fp32", "minilm-fp32")
+    assert (config.model.name, config.precision.mode, config.job) == ("minilm", "fp32", "minilm-fp32")
     assert config.model.inputs["input_ids"].shape == (8, 32)
 
 
@@ -161,5 +161,5 @@ def test_hydra_of_the_user_is_left_alone() -> None:
     from hydra import initialize_config_dir
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert from_values(values_of(compose(["precision=amp"]))).precision.name == "amp"
-        assert their_compose("config", ["precision=bf16"]).precision.name == "bf16"
+        assert from_values(values_of(compose(["precision=amp"]))).precision.mode == "amp"
+        assert their_compose("config", ["precision=bf16"]).precision.mode == "bf16"

@@ -10,13 +10,18 @@ import pytest
 import torch
 import yaml
 
+from pipeline.compose import compose
+from pipeline.config import Config
+from pipeline.configure import configuration
+from pipeline.job import run
 from pipeline.main import main
 from pipeline.stages import STAGES
 from stages.ir.errors import UserError
-from tests.pipeline.fakes import Calls, install, replaced
+from tests.pipeline.fakes import Calls, install, replaced, served
 
 ROOT = Path(__file__).parents[2]
-MODEL = ["model=custom", "model.path=tests.pipeline.test_main:factory", "+model.inputs.input={kind: float, shape: [2, 3]}"]
+PATH = "model.path=tests.pipeline.test_main:factory"
+MODEL = ["model=custom", PATH, "+model.inputs.input={kind: float, shape: [2, 3]}"]
 
 
 def factory() -> torch.nn.Module:
@@ -36,6 +41,12 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return install(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def small() -> Config:
+    overrides = [*MODEL, "device=cpu"]
+    return configuration(compose(overrides), overrides)[0]
 
 
 def torchweld(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -76,18 +87,30 @@ def test_a_wrong_result_exits_1_and_shows_no_speed(here: Path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("stage", list(STAGES))
-def test_ctrl_c_in_any_stage(here: Path, calls: Calls, monkeypatch, capsys, stage: str) -> None:
+def test_ctrl_c_in_any_stage(small: Config, tmp_path: Path, calls: Calls, monkeypatch, capsys, stage: str) -> None:
     def interrupt(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
     replaced(monkeypatch, stage, interrupt)
-    assert torchweld(monkeypatch, *MODEL, "device=cpu") == 130
-    folder = run_folder(here)
-    results = yaml.safe_load((folder / "results.yaml").read_text())
+    assert run(small, None, tmp_path) == 130
+    results = yaml.safe_load((tmp_path / "results.yaml").read_text())
     assert (results["status"], results["complete"], results["stopped_in"]) == ("interrupted", False, stage)
     assert "latency_ms" not in results
-    assert not (folder / "recipe.yaml").exists()
+    assert not (tmp_path / "recipe.yaml").exists()
     assert f"interrupted in {stage}" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_logging_leaves_whole_results(
+    small: Config, tmp_path: Path, calls: Calls, monkeypatch, capsys
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    served(monkeypatch, "log_run", interrupt)
+    assert run(small, None, tmp_path) == 130
+    assert yaml.safe_load((tmp_path / "results.yaml").read_text())["status"] == "passed"
+    assert (tmp_path / "recipe.yaml").exists()
+    assert "are whole, but not all of them were logged" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_a_whole_sweep(here: Path, calls: Calls, monkeypatch) -> None:
@@ -110,14 +133,14 @@ def test_a_users_error_in_a_stage_leaves_nothing(here: Path, calls: Calls, monke
     assert not list((here / "outputs").iterdir())
 
 
-def test_a_fault_of_ours_is_marked_and_shown(here: Path, calls: Calls, monkeypatch) -> None:
+def test_a_fault_of_ours_is_marked_and_raised(small: Config, tmp_path: Path, calls: Calls, monkeypatch) -> None:
     def fault(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
     replaced(monkeypatch, "buffers", fault)
-    with pytest.raises((SystemExit, ZeroDivisionError)):
-        torchweld(monkeypatch, *MODEL, "device=cpu")
-    results = yaml.safe_load((run_folder(here) / "results.yaml").read_text())
+    with pytest.raises(ZeroDivisionError):
+        run(small, None, tmp_path)
+    results = yaml.safe_load((tmp_path / "results.yaml").read_text())
     assert (results["status"], results["stopped_in"]) == ("error", "buffers")
 
 
@@ -155,7 +178,7 @@ def test_a_recipe_makes_the_same_program_without_tuning(here: Path, calls: Calls
     assert torchweld(monkeypatch, f"recipe={recipe}", trust, "precision=fp32", "seed=3") == 0
     (again,) = (here / "outputs").glob("*/*-custom-fp32/recipe.yaml")
     config = yaml.safe_load(again.read_text())["config"]
-    assert (config["precision"]["name"], config["seed"], config["model"]["name"]) == ("fp32", 3, "custom")
+    assert (config["precision"]["mode"], config["seed"], config["model"]["name"]) == ("fp32", 3, "custom")
     assert torchweld(monkeypatch, f"recipe={recipe}") == 2
     assert "add trust=[tests]" in capsys.readouterr().err
 

@@ -96,11 +96,11 @@ def rewritten(file: Path, change: dict[str, object]) -> Path:
 
 
 def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults(file: Path) -> None:
-    rewritten(file, {"config.precision.name": "amp", "config.precision.dtype": "bfloat16", "config.model.batch": 3})
+    rewritten(file, {"config.precision.mode": "amp", "config.precision.amp_dtype": "bfloat16", "config.model.batch": 3})
     config = config_of(f"recipe={file}")
-    assert (config.precision.name, config.model.batch, config.job) == ("amp", 3, "minilm-amp")
-    config = config_of(f"recipe={file}", "precision.dtype=float16", "model.sequence=16", "job=mine")
-    assert (config.precision.name, config.precision.dtype, config.model.batch) == ("amp", "float16", 3)
+    assert (config.precision.mode, config.model.batch, config.job) == ("amp", 3, "minilm-amp")
+    config = config_of(f"recipe={file}", "precision.amp_dtype=float16", "model.sequence=16", "job=mine")
+    assert (config.precision.mode, config.precision.amp_dtype, config.model.batch) == ("amp", "float16", 3)
     assert (config.model.sequence, config.job) == (16, "mine")
     assert config_of(f"recipe={file}", "model=bert").model.name == "bert"
 
@@ -108,10 +108,10 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults(file
 def test_optimize_takes_the_schedules_and_leaves_the_model(file: Path) -> None:
     rewritten(
         file,
-        {"config.precision.name": "amp", "config.model": {"name": "custom", "library": "custom", "path": "evil:f"}},
+        {"config.precision.mode": "amp", "config.model": {"name": "custom", "library": "custom", "path": "evil:f"}},
     )
     session = session_of([f"recipe={file}"])
-    assert session.config.precision.name == "amp"
+    assert session.config.precision.mode == "amp"
     assert session.config.model.name == "minilm"
     assert session.schedules is not None
     assert set(session.schedules) == {kernel(2.0).hash, kernel(3.0).hash}
