@@ -102,6 +102,8 @@ def extern_bytes(program: Program, step: Extern) -> int:
 
 def _elements(ref: TensorRef) -> int:
     """Elements that a view reaches; a dimension of stride 0 repeats one."""
+    if not ref.strides:  # a scalar, or a layout of oneDNN's own
+        return prod(ref.shape)
     return prod(size for size, stride in zip(ref.shape, ref.strides, strict=True) if stride != 0 or size == 0)
 
 
