@@ -32,10 +32,10 @@ assert set(REWRITES) == set(PASSES)
 
 def run(graph: Graph, config: RewriteConfig) -> Graph:
     """Apply the rewrites of `config.passes` in order. Raises `IRError` if one leaves a graph that breaks the rules."""
-    for name in config.passes:
-        if note := REWRITES[name](graph):
-            graph.notes.append(f"{name}: {note}")
-            propagate(graph)
+    notes = [(name, REWRITES[name](graph)) for name in config.passes]
+    graph.notes += [f"{name}: {note}" for name, note in notes if note]
+    if any(note for _, note in notes):
+        propagate(graph)
     graph.module.recompile()
     verify(graph)
     return graph

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from stages.ir.graph import Graph
 
@@ -17,8 +16,10 @@ aten = torch.ops.aten
 
 def fake_mode_of(module: fx.GraphModule) -> FakeTensorMode:
     """The mode that the graph's fake tensors belong to; a new one for a graph that has none."""
-    values = [node.meta["val"] for node in module.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
-    return detect_fake_mode(values) or FakeTensorMode()
+    for node in module.graph.nodes:
+        if isinstance(value := node.meta.get("val"), FakeTensor):
+            return value.fake_mode
+    return FakeTensorMode()
 
 
 def value_of(argument: Any) -> Any:
