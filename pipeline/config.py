@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pipeline.schema import read
 from pipeline.stages import plan
+from pipeline.tracking import TrackingConfig
 from stages.autotune.config import AutotuneConfig
 from stages.benchmark.config import BenchmarkConfig, EngineConfig
 from stages.buffers.config import BuffersConfig
@@ -139,26 +140,6 @@ class DeviceConfig:
     def __post_init__(self) -> None:
         require(self.index >= 0, "device.index", f"wants at least 0, not {self.index}")
         require(self.threads >= 0, "device.threads", f"wants at least 0, not {self.threads}")
-
-
-@dataclass(frozen=True)
-class TrackingConfig:
-    """Keys of `conf/tracking`.
-
-    enabled           whether runs are logged
-    uri               of an MLflow store; null: `mlflow.db` in the output folder
-    experiment        the experiment's name
-    timeout_seconds   that a server has to answer
-    """
-
-    enabled: bool = True
-    uri: str | None = None
-    experiment: str = "torchweld"
-    timeout_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        require(bool(self.experiment), "tracking.experiment", "is empty", "Give the experiment a name.")
-        require(self.timeout_seconds > 0, "tracking.timeout_seconds", f"{self.timeout_seconds} is not above 0")
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ def run(config: Config, recipe: Recipe | None, folder: Path, progress: Progress 
             _write_as(result, "error", progress)
         raise
     except Exception:
-        _write_as(result, "error", progress)
+        with suppress(Exception):  # the fault itself is what has to be seen
+            _write_as(result, "error", progress)
         raise
     return FAILED if result.status == "failed" else OK
 

@@ -35,7 +35,7 @@ def record_of(result: Result) -> RunRecord:
         config["tracking"]["uri"] = re.sub(r"//[^/@]*@", "//***@", config["tracking"]["uri"])
     stage_seconds = dict(result.stage_seconds)
     began = getattr(result, "started", None) or time.time() - sum(stage_seconds.values())
-    model, precision = config.get("model", {}).get("name", "model"), config.get("precision", {}).get("name", "")
+    model, precision = config.get("model", {}).get("name", "model"), config.get("precision", {}).get("mode", "")
     record = RunRecord(
         name="-".join(part for part in (model, precision) if part),
         command=getattr(result, "command", "") or _command(),
