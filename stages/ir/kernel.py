@@ -269,15 +269,21 @@ def _merge(kernel: Kernel, which: str, position: int) -> Kernel:
 
 
 def _renamed(kernel: Kernel) -> Kernel:
-    """Axes as i0, i1, ... and r0, r1, ... in order."""
-    for prefix, which in (("i", "parallel"), ("r", "inner")):
-        # Twice, so that a new name never meets an old one that is still to go.
-        for mark in ("_", ""):
-            for count, axis in enumerate(getattr(kernel, which)):
-                new = Axis(f"{prefix}{mark}{count}", axis.extent)
-                if new != axis:
-                    kernel = _rewrite(kernel, (axis,), {axis: variables((new,))[0]}, (new,))
-    return kernel
+    """Axes as i0, i1, ... and r0, r1, ... in order, all in one substitution."""
+    parallel, inner = (
+        tuple(Axis(f"{prefix}{count}", axis.extent) for count, axis in enumerate(axes))
+        for prefix, axes in (("i", kernel.parallel), ("r", kernel.inner))
+    )
+    new = dict(zip((*kernel.parallel, *kernel.inner), (*parallel, *inner), strict=True))
+    if all(old == axis for old, axis in new.items()):
+        return kernel
+    values = dict(zip(new, variables(tuple(new.values())), strict=True))
+    bound = {old: (axis,) for old, axis in new.items()}
+    stores = tuple(
+        replace(store, index=substitute(store.index, values, bound), value=substitute(store.value, values, bound))
+        for store in kernel.stores
+    )
+    return Kernel(kernel.name, parallel, inner, stores)
 
 
 # ---- facts that planners and printers ask for ----------------------------------------------
