@@ -169,7 +169,7 @@ def floordiv(index: Expr, size: int) -> Expr:
 
 
 def _digits(total: int, terms: Terms, size: int) -> tuple[int, Expr, Expr] | None:
-    """The sum as unit * upper + lower with 0 <= lower < unit, unit > 1 a divisor of `size`; None if no part is small."""
+    """The sum as unit * upper + lower, 0 <= lower < unit, unit > 1 a divisor of `size`; None without such a unit."""
     factors = sorted({math.gcd(size, factor) for factor in terms.values()}, reverse=True)
     for unit in factors:
         if unit == 1:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stages.fusion.lowering.context import Context
-from stages.fusion.lowering.registry import Kind, lowers
+from stages.fusion.lowering.registry import lowers
 from stages.fusion.lowering.value import Position, Value, compute_type, literal
 from stages.ir.dtype import DType
 from stages.ir.expr import Expr, Number, cast, const, op
@@ -19,48 +19,48 @@ def filled(context: Context, filler: Number) -> Value:
     return context.result(lambda position: element)
 
 
-@lowers("full", Kind.CREATION)
+@lowers("full", creates=True)
 def full(context: Context, size: object, filler: Number, **options: Any) -> Value:
     return filled(context, filler)
 
 
-@lowers("full_like new_full", Kind.CREATION)
+@lowers("full_like new_full", creates=True)
 def full_like(context: Context, x: object, *size_and_filler: Any, **options: Any) -> Value:
     return filled(context, size_and_filler[-1])
 
 
-@lowers("zeros zeros_like new_zeros", Kind.CREATION)
+@lowers("zeros zeros_like new_zeros", creates=True)
 def zeros(context: Context, *_: object, **options: Any) -> Value:
     return filled(context, 0)
 
 
-@lowers("ones ones_like new_ones", Kind.CREATION)
+@lowers("ones ones_like new_ones", creates=True)
 def ones(context: Context, *_: object, **options: Any) -> Value:
     return filled(context, 1)
 
 
-@lowers("empty.memory_format empty_like new_empty empty_strided new_empty_strided", Kind.CREATION)
+@lowers("empty.memory_format empty_like new_empty empty_strided new_empty_strided", creates=True)
 def empty(context: Context, *_: object, **options: Any) -> Value:
     """Memory nobody has written may hold anything; 0 is as good."""
     return filled(context, 0)
 
 
-@lowers("scalar_tensor", Kind.CREATION)
+@lowers("scalar_tensor", creates=True)
 def scalar_tensor(context: Context, filler: Number, **options: Any) -> Value:
     return filled(context, filler)
 
 
-@lowers("arange", Kind.CREATION)
+@lowers("arange", creates=True)
 def arange(context: Context, end: Number, **options: Any) -> Value:
     return _counted(context, 0, 1)
 
 
-@lowers("arange.start", Kind.CREATION)
+@lowers("arange.start", creates=True)
 def arange_start(context: Context, start: Number, end: Number, **options: Any) -> Value:
     return _counted(context, start, 1)
 
 
-@lowers("arange.start_step", Kind.CREATION)
+@lowers("arange.start_step", creates=True)
 def arange_step(context: Context, start: Number, end: Number, step: Number = 1, **options: Any) -> Value:
     return _counted(context, start, step)
 
@@ -85,7 +85,7 @@ def _counted(context: Context, start: Number, step: Number) -> Value:
     return context.result(plain if whole else at)
 
 
-@lowers("eye eye.m", Kind.CREATION)
+@lowers("eye eye.m", creates=True)
 def eye(context: Context, *_: object, **options: Any) -> Value:
     """1 on the diagonal."""
     kind = compute_type(context.output().dtype)

@@ -43,7 +43,8 @@ def build_kernel(
         raise NotFusable("nothing of the group is used outside it")
     try:
         build = _Build(nodes, outputs, name, emulate_precision_casts)
-        kernel = normalize(_parallel_by_strides(build.kernel()))
+        # Normal form splits the one parallel axis into loops; sorted by strides, more of them merge.
+        kernel = normalize(_parallel_by_strides(normalize(build.kernel())))
         verify(kernel)
     except IRError as error:
         raise NotFusable(str(error).removeprefix(f"kernel '{name}': ")) from error
@@ -85,7 +86,7 @@ class _Build:
 
     def flat_space(self) -> _Space:
         shape = tuple(_output(self.outputs[0]).shape)
-        parallel, position = _axes(shape)
+        parallel, position = _parallel(shape)
         return _Space(shape, position, (), (), parallel, ())
 
     def row_space(self, reductions: Sequence[Rows]) -> _Space:
@@ -99,7 +100,7 @@ class _Build:
         if anchor.count * anchor.size == 0:
             raise NotFusable(f"{anchor.node.name} reduces an empty tensor")
         row = self.context.row = Row(anchor, _memory_order(reductions))
-        parallel, kept = _axes(anchor.kept_shape)
+        parallel, kept = _parallel(anchor.kept_shape)
         position = anchor.element(kept, row.position)
         return _Space(anchor.shape, position, anchor.kept_shape, kept, parallel, (row.axis,))
 
@@ -134,11 +135,15 @@ def _output(node: fx.Node) -> Tensor:
     return fake
 
 
-def _axes(shape: Sequence[int]) -> tuple[tuple[Axis, ...], Position]:
-    """A parallel axis for each dimension of more than one position, and the running position."""
-    axes = [Axis(f"i{dim}", size) if size > 1 else None for dim, size in enumerate(shape)]
-    position = tuple(number(0) if axis is None else variables((axis,))[0] for axis in axes)
-    return tuple(axis for axis in axes if axis is not None), position
+def _parallel(shape: tuple[int, ...]) -> tuple[tuple[Axis, ...], Position]:
+    """One parallel axis over all of `shape`, and the running position.
+
+    One axis, since its quotients always split into loops, whatever the shapes and permutations of the outputs are.
+    """
+    axis = Axis("i", count(shape))
+    if axis.extent == 1:
+        return (), tuple(number(0) for _ in shape)
+    return (axis,), delinearize(variables((axis,))[0], shape)
 
 
 def _reshaped(position: Position, shape: tuple[int, ...], other: tuple[int, ...]) -> Position:

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from stages.fusion.lowering.context import Context
-from stages.fusion.lowering.registry import KINDS, LOWERINGS, Kind
+from stages.fusion.lowering.registry import CREATIONS, LOWERINGS, Kind
 from stages.fusion.lowering.storage import is_view
 from stages.fusion.lowering.value import NotFusable
 from stages.ir.dtype import from_torch
@@ -18,16 +18,7 @@ from stages.ir.graph import values_of
 
 def kind_of(node: fx.Node) -> Kind:
     """The kind of a node. A `getitem` has the kind of the node it selects from; a placeholder is EXTERN."""
-    if why_not(node):
-        return Kind.EXTERN
-    if is_view(node):
-        return Kind.VIEW
-    if node.target is operator.getitem:
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        return kind_of(source)
-    assert isinstance(node.target, OpOverload)
-    return KINDS[node.target]
+    return _examined(node)[0]
 
 
 def why_not(node: fx.Node) -> str:
@@ -35,16 +26,29 @@ def why_not(node: fx.Node) -> str:
 
     A view is none either but needs no work: its reason is empty, too.
     """
+    return _examined(node)[1]
+
+
+def _examined(node: fx.Node) -> tuple[Kind, str]:
+    """The kind of `node`, and the reason if that is EXTERN."""
     if node.op != "call_function":
-        return f"it is a {node.op}"
+        return Kind.EXTERN, f"it is a {node.op}"
     if is_view(node):
-        return ""
-    if node.target is operator.getitem:
-        source = node.args[0]
-        return why_not(source) if isinstance(source, fx.Node) else "it selects from no node"
-    if node.target not in LOWERINGS:
-        return f"there is no lowering of {node.target}"
-    return _unfit(node) or _refused(node)
+        return Kind.VIEW, ""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _examined(node.args[0])
+    if not isinstance(node.target, OpOverload) or node.target not in LOWERINGS:
+        return Kind.EXTERN, f"there is no lowering of {node.target}"
+    if reason := _unfit(node):
+        return Kind.EXTERN, reason
+    context = Context([node])
+    try:
+        context.lower(node)
+    except NotFusable as refusal:
+        return Kind.EXTERN, refusal.reason
+    if node.target in CREATIONS:
+        return Kind.CREATION, ""
+    return Kind.REDUCTION if context.reductions else Kind.POINTWISE, ""
 
 
 def _unfit(node: fx.Node) -> str:
@@ -64,13 +68,4 @@ def _unfit(node: fx.Node) -> str:
             return f"it works on {tensor.device} and {results[0].device}"
         if any(not isinstance(size, int) for size in tensor.shape):
             return "a shape is known only when the program runs"
-    return ""
-
-
-def _refused(node: fx.Node) -> str:
-    """What the lowering of `node` alone says."""
-    try:
-        Context([node]).lower(node)
-    except NotFusable as refusal:
-        return refusal.reason
     return ""

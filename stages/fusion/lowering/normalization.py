@@ -15,7 +15,7 @@ from torch import fx
 from stages.fusion.lowering.context import Context, Rows
 from stages.fusion.lowering.formulas import like
 from stages.fusion.lowering.reductions import averaged, squared_deviations
-from stages.fusion.lowering.registry import Kind, lowers
+from stages.fusion.lowering.registry import lowers
 from stages.fusion.lowering.storage import tensor_of
 from stages.fusion.lowering.value import At, NotFusable, Position, Value, compute_type
 from stages.ir.dtype import DType
@@ -58,7 +58,7 @@ def _moments(rows: Rows, at: At, eps: float) -> tuple[At, At]:
     return mean, _inverse(variance, eps, eps)
 
 
-@lowers("native_layer_norm", Kind.REDUCTION)
+@lowers("native_layer_norm")
 def layer_norm(
     context: Context, x: Value, shape: Sequence[int], weight: Affine, bias: Affine, eps: float
 ) -> tuple[Value, Value, Value]:
@@ -80,7 +80,7 @@ def layer_norm(
     )
 
 
-@lowers("_fused_rms_norm", Kind.REDUCTION)
+@lowers("_fused_rms_norm")
 def rms_norm(
     context: Context, x: Value, shape: Sequence[int], weight: Affine, eps: float | None
 ) -> tuple[Value, Value]:
@@ -101,7 +101,7 @@ def rms_norm(
     return context.result(at), context.result(rows.kept_at(inverse, True), 1)
 
 
-@lowers("native_group_norm", Kind.REDUCTION)
+@lowers("native_group_norm")
 def group_norm(
     context: Context,
     x: Value,
@@ -169,6 +169,23 @@ def batch_norm(
     return context.result(at), None, None
 
 
+@lowers("_native_batch_norm_legit.no_stats")
+def batch_statistics_norm(
+    context: Context, x: Value, weight: Affine, bias: Affine, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    """Each channel normalised by its own mean and variance over batch and space (instance norm comes to this)."""
+    kind = compute_type(x.dtype)
+    rows = context.rows(x.shape, [dim for dim in range(x.ndim) if dim != 1])
+    mean, inverse = _moments(rows, _in(kind, x), eps)
+
+    def at(position: Position) -> Expr:
+        channel = rows.row_of(position)
+        distance = op("sub", cast(x.at(position), kind), mean(channel))
+        return _scaled(kind, op("mul", distance, inverse(channel)), channel, weight, bias)
+
+    return context.result(at), context.result(mean, 1), context.result(inverse, 2)
+
+
 @lowers("native_batch_norm cudnn_batch_norm")
 def batch_norm_of(
     context: Context,
@@ -180,8 +197,10 @@ def batch_norm_of(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value, None, None]:
-    """Batch norm in evaluation; in training it updates its statistics, which is no kernel."""
-    if training or mean is None or variance is None:
-        raise NotFusable("it normalises by the statistics of the batch, and updates the running ones")
+) -> tuple[Value | None, ...]:
+    """Batch norm by its arguments; with running statistics to update it is no kernel."""
+    if mean is None or variance is None:
+        return batch_statistics_norm(context, x, weight, bias, training, momentum, eps)
+    if training:
+        raise NotFusable("it updates the running statistics of its batch norm")
     return batch_norm(context, x, weight, bias, mean, variance, momentum, eps)

@@ -158,6 +158,8 @@ table(
         "sub.Tensor sub.Scalar": f.sub,
         "rsub.Tensor rsub.Scalar": f.rsub,
         "mul.Tensor mul.Scalar": ir("mul"),
+        "div.Tensor_mode div.Scalar_mode": f.div,
+        "floor_divide floor_divide.Scalar": f.floor_divide,
     },
     exact=True,
 )
@@ -166,8 +168,6 @@ table(
     SAME,
     2,
     {
-        "div.Tensor_mode div.Scalar_mode": f.div,
-        "floor_divide floor_divide.Scalar": f.floor_divide,
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": f.remainder,
         "fmod.Tensor fmod.Scalar": f.fmod,
         "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": f.power,
@@ -180,10 +180,9 @@ table(
         "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": ir("bitand"),
         "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": ir("bitor"),
         "bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor": ir("bitxor"),
-        "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": partial(f.shift, "shl"),
-        "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": partial(f.shift, "shr"),
+        "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar __lshift__.Scalar": partial(f.shift, "shl"),
+        "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar __rshift__.Scalar": partial(f.shift, "shr"),
         "hypot": ir("hypot"),
-        "nextafter": ir("nextafter"),
         "logaddexp": act.logaddexp,
         "heaviside": act.heaviside,
         "_prelu_kernel": act.prelu,
@@ -213,6 +212,14 @@ def hardtanh(context: Context, x: Value, low: Number = -1, high: Number = 1) -> 
     """Clamped; the limits never promote."""
     limits = (literal(low, x.dtype), literal(high, x.dtype))
     return context.result(lambda position: f.clamp(x.at(position), *limits))
+
+
+@lowers("nextafter")
+def nextafter(context: Context, x: Value, towards: Value) -> Value:
+    """The neighbouring number of the type; of a half type it would have to be computed in that type."""
+    if context.output().dtype in (torch.float16, torch.bfloat16):
+        raise NotFusable("the neighbour of a half-precision number is not that of its float32")
+    return elementwise(context, ir("nextafter"), (x, towards))
 
 
 @lowers("nan_to_num")

@@ -14,7 +14,7 @@ import torch
 from stages.fusion.lowering.context import Context, Rows
 from stages.fusion.lowering.formulas import absolute, like
 from stages.fusion.lowering.formulas import power as raised
-from stages.fusion.lowering.registry import Kind, lowers
+from stages.fusion.lowering.registry import lowers
 from stages.fusion.lowering.value import At, Position, Value, compute_type, dimension
 from stages.ir.dtype import DType
 from stages.ir.expr import Expr, Number, cast, const, op, select
@@ -60,32 +60,32 @@ def _accumulated(
     return context.result(rows.kept_at(total, keepdim))
 
 
-@lowers("sum.dim_IntList", Kind.REDUCTION)
+@lowers("sum.dim_IntList")
 def sum_dims(context: Context, x: Value, dim: Dims, keepdim: bool = False, *, dtype: object = None) -> Value:
     return _accumulated(context, "sum", x, dim, keepdim)
 
 
-@lowers("sum", Kind.REDUCTION)
+@lowers("sum")
 def sum_all(context: Context, x: Value, *, dtype: object = None) -> Value:
     return _accumulated(context, "sum", x, None, False)
 
 
-@lowers("prod", Kind.REDUCTION)
+@lowers("prod")
 def prod_all(context: Context, x: Value, *, dtype: object = None) -> Value:
     return _accumulated(context, "prod", x, None, False)
 
 
-@lowers("prod.dim_int", Kind.REDUCTION)
+@lowers("prod.dim_int")
 def prod_dim(context: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: object = None) -> Value:
     return _accumulated(context, "prod", x, dim, keepdim)
 
 
-@lowers("mean", Kind.REDUCTION)
+@lowers("mean")
 def mean_all(context: Context, x: Value, *, dtype: object = None) -> Value:
     return mean_dims(context, x, None)
 
 
-@lowers("mean.dim", Kind.REDUCTION)
+@lowers("mean.dim")
 def mean_dims(context: Context, x: Value, dim: Dims, keepdim: bool = False, *, dtype: object = None) -> Value:
     """The sum in the compute type of the result, over the number of elements."""
     kind = compute_type(context.output().dtype)
@@ -103,22 +103,22 @@ def _truth(context: Context, combine: str, x: Value, dims: Dims, keepdim: bool) 
     return context.result(rows.kept_at(found, keepdim))
 
 
-@lowers("any.dim any.dims", Kind.REDUCTION)
+@lowers("any.dim any.dims")
 def any_dims(context: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     return _truth(context, "any", x, dim, keepdim)
 
 
-@lowers("any", Kind.REDUCTION)
+@lowers("any")
 def any_all(context: Context, x: Value) -> Value:
     return _truth(context, "any", x, None, False)
 
 
-@lowers("all.dim all.dims", Kind.REDUCTION)
+@lowers("all.dim all.dims")
 def all_dims(context: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     return _truth(context, "all", x, dim, keepdim)
 
 
-@lowers("all", Kind.REDUCTION)
+@lowers("all")
 def all_all(context: Context, x: Value) -> Value:
     return _truth(context, "all", x, None, False)
 
@@ -139,19 +139,19 @@ def _position(rows: Rows, combine: str, x: Value) -> At:
     return rows.reduce(f"arg{combine}", lambda position: cast(x.at(position), kind))
 
 
-@lowers("amax", Kind.REDUCTION)
+@lowers("amax")
 def amax(context: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     rows = context.rows(x.shape, dim)
     return context.result(rows.kept_at(extreme(rows, "max", x), keepdim))
 
 
-@lowers("amin", Kind.REDUCTION)
+@lowers("amin")
 def amin(context: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     rows = context.rows(x.shape, dim)
     return context.result(rows.kept_at(extreme(rows, "min", x), keepdim))
 
 
-@lowers("aminmax", Kind.REDUCTION)
+@lowers("aminmax")
 def aminmax(context: Context, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     rows = context.rows(x.shape, dim)
     both = (rows.kept_at(extreme(rows, combine, x), keepdim) for combine in ("min", "max"))
@@ -159,12 +159,12 @@ def aminmax(context: Context, x: Value, *, dim: int | None = None, keepdim: bool
     return context.result(low), context.result(high, 1)
 
 
-@lowers("max", Kind.REDUCTION)
+@lowers("max")
 def max_all(context: Context, x: Value) -> Value:
     return amax(context, x)
 
 
-@lowers("min", Kind.REDUCTION)
+@lowers("min")
 def min_all(context: Context, x: Value) -> Value:
     return amin(context, x)
 
@@ -175,23 +175,23 @@ def _extreme_and_position(context: Context, combine: str, x: Value, dim: int, ke
     return context.result(rows.kept_at(best, keepdim)), context.result(rows.kept_at(place, keepdim), 1)
 
 
-@lowers("max.dim", Kind.REDUCTION)
+@lowers("max.dim")
 def max_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extreme_and_position(context, "max", x, dim, keepdim)
 
 
-@lowers("min.dim", Kind.REDUCTION)
+@lowers("min.dim")
 def min_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extreme_and_position(context, "min", x, dim, keepdim)
 
 
-@lowers("argmax", Kind.REDUCTION)
+@lowers("argmax")
 def argmax(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     rows = context.rows(x.shape, dim, ordered=True)
     return context.result(rows.kept_at(_position(rows, "max", x), keepdim))
 
 
-@lowers("argmin", Kind.REDUCTION)
+@lowers("argmin")
 def argmin(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     rows = context.rows(x.shape, dim, ordered=True)
     return context.result(rows.kept_at(_position(rows, "min", x), keepdim))
@@ -217,14 +217,14 @@ def _variance(context: Context, x: Value, dims: Dims, correction: Number | None,
     return rows.kept_at(variance, keepdim), rows.kept_at(mean, keepdim)
 
 
-@lowers("var.correction", Kind.REDUCTION)
+@lowers("var.correction")
 def var(
     context: Context, x: Value, dim: Dims = None, *, correction: Number | None = None, keepdim: bool = False
 ) -> Value:
     return context.result(_variance(context, x, dim, correction, keepdim)[0])
 
 
-@lowers("std.correction", Kind.REDUCTION)
+@lowers("std.correction")
 def std(
     context: Context, x: Value, dim: Dims = None, *, correction: Number | None = None, keepdim: bool = False
 ) -> Value:
@@ -232,7 +232,7 @@ def std(
     return context.result(lambda position: op("sqrt", variance(position)))
 
 
-@lowers("var_mean.correction", Kind.REDUCTION)
+@lowers("var_mean.correction")
 def var_mean(
     context: Context, x: Value, dim: Dims = None, *, correction: Number | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
@@ -240,7 +240,7 @@ def var_mean(
     return context.result(variance), context.result(mean, 1)
 
 
-@lowers("std_mean.correction", Kind.REDUCTION)
+@lowers("std_mean.correction")
 def std_mean(
     context: Context, x: Value, dim: Dims = None, *, correction: Number | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
@@ -251,7 +251,7 @@ def std_mean(
 # ---- norms --------------------------------------------------------------------------------
 
 
-@lowers("linalg_vector_norm", Kind.REDUCTION)
+@lowers("linalg_vector_norm")
 def vector_norm(
     context: Context, x: Value, order: Number = 2, dim: Dims = None, keepdim: bool = False, *, dtype: object = None
 ) -> Value:
@@ -276,12 +276,12 @@ def vector_norm(
     return context.result(lambda position: raised(total(position), const(1 / order, kind)))
 
 
-@lowers("norm.ScalarOpt_dim", Kind.REDUCTION)
+@lowers("norm.ScalarOpt_dim")
 def norm(context: Context, x: Value, order: Number | None, dim: Dims, keepdim: bool = False) -> Value:
     return vector_norm(context, x, 2 if order is None else order, dim, keepdim)
 
 
-@lowers("logsumexp", Kind.REDUCTION)
+@lowers("logsumexp")
 def logsumexp(context: Context, x: Value, dim: Dims, keepdim: bool = False) -> Value:
     """log(sum(exp(x))) from the largest of the row, which counts as 0 where it is infinite."""
     kind = compute_type(context.output().dtype)
@@ -300,7 +300,7 @@ def logsumexp(context: Context, x: Value, dim: Dims, keepdim: bool = False) -> V
     return context.result(rows.kept_at(lambda row: op("add", op("log", total(row)), base(row)), keepdim))
 
 
-@lowers("count_nonzero count_nonzero.dim_IntList", Kind.REDUCTION)
+@lowers("count_nonzero count_nonzero.dim_IntList")
 def count_nonzero(context: Context, x: Value, dim: Dims = None) -> Value:
     rows = context.rows(x.shape, dim)
     return context.result(rows.reduce("sum", lambda p: cast(cast(x.at(p), DType.BOOL), DType.INT64)))
@@ -325,14 +325,14 @@ def _softmax_parts(context: Context, x: Value, dim: int) -> tuple[Rows, At, At, 
     return rows, shifted, rows.reduce("sum", lambda position: op("exp", shifted(position))), largest
 
 
-@lowers("_softmax softmax.int", Kind.REDUCTION)
+@lowers("_softmax softmax.int")
 def softmax(context: Context, x: Value, dim: int, half_to_float: object = False) -> Value:
     """exp(x) / sum(exp(x)) along `dim`; a row of -inf alone gives NaN."""
     rows, shifted, total, _ = _softmax_parts(context, x, dim)
     return context.result(lambda p: op("div", op("exp", shifted(p)), total(rows.row_of(p))))
 
 
-@lowers("_safe_softmax", Kind.REDUCTION)
+@lowers("_safe_softmax")
 def safe_softmax(context: Context, x: Value, dim: int, dtype: object = None) -> Value:
     """Softmax that gives 0 for a row of -inf alone."""
     rows, shifted, total, largest = _softmax_parts(context, x, dim)
@@ -346,7 +346,7 @@ def safe_softmax(context: Context, x: Value, dim: int, dtype: object = None) -> 
     return context.result(at)
 
 
-@lowers("_log_softmax log_softmax.int", Kind.REDUCTION)
+@lowers("_log_softmax log_softmax.int")
 def log_softmax(context: Context, x: Value, dim: int, half_to_float: object = False) -> Value:
     """x - log(sum(exp(x))) along `dim`."""
     rows, shifted, total, _ = _softmax_parts(context, x, dim)

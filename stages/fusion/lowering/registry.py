@@ -1,4 +1,4 @@
-"""The table of lowerings: ATen overload -> what it computes, and of which kind it is.
+"""The table of lowerings: ATen overload -> what it computes.
 
 A lowering is called as `lowering(context, *args, **kwargs)` with the arguments of the graph's call, tensors as
 `Value`s, and returns a `Value`, or a tuple of them for an operator with several results. It raises `NotFusable` before
@@ -28,7 +28,7 @@ class Kind(Enum):
 Lowering = Callable[..., Any]
 
 LOWERINGS: dict[OpOverload, Lowering] = {}
-KINDS: dict[OpOverload, Kind] = {}
+CREATIONS: set[OpOverload] = set()
 
 _Function = TypeVar("_Function", bound=Lowering)
 
@@ -47,20 +47,21 @@ def overloads(names: str) -> list[OpOverload]:
     return found
 
 
-def lowers(names: str, kind: Kind = Kind.POINTWISE) -> Callable[[_Function], _Function]:
-    """Enter the decorated function for each overload of `names`."""
+def lowers(names: str, creates: bool = False) -> Callable[[_Function], _Function]:
+    """Enter the decorated function for each overload of `names`; `creates` says that it reads no tensor."""
 
     def enter(function: _Function) -> _Function:
         for overload in overloads(names):
-            register(overload, function, kind)
+            register(overload, function)
+            if creates:
+                CREATIONS.add(overload)
         return function
 
     return enter
 
 
-def register(overload: OpOverload, function: Lowering, kind: Kind = Kind.POINTWISE) -> None:
+def register(overload: OpOverload, function: Lowering) -> None:
     """Enter `function` for `overload`. Raises `ValueError` if it has one already."""
     if overload in LOWERINGS:
         raise ValueError(f"{overload} has two lowerings")
     LOWERINGS[overload] = function
-    KINDS[overload] = kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stages.fusion.lowering.context import Context
-from stages.fusion.lowering.registry import Kind, lowers
+from stages.fusion.lowering.registry import lowers
 from stages.fusion.lowering.value import Position, Value, dimension, value
 from stages.ir.index import add, contiguous_strides, delinearize, linearize, mul, number
 
@@ -49,18 +49,18 @@ def selected(x: Value, dim: int, index: int) -> Value:
 # ---- shapes -------------------------------------------------------------------------------
 
 
-@lowers("view _unsafe_view reshape squeeze squeeze.dim squeeze.dims unsqueeze view_copy", Kind.VIEW)
+@lowers("view _unsafe_view reshape squeeze squeeze.dim squeeze.dims unsqueeze view_copy")
 def reshape(context: Context, x: Value, *_: object) -> Value:
     """Any change of shape that keeps the row-major order; the shape is the graph's."""
     return reshaped(x, tuple(context.output().shape))
 
 
-@lowers("alias detach", Kind.VIEW)
+@lowers("alias detach")
 def alias(context: Context, x: Value) -> Value:
     return x
 
 
-@lowers("expand", Kind.VIEW)
+@lowers("expand")
 def expand(context: Context, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
     """Dimensions of one position repeated, and new ones in front."""
     shape = tuple(context.output().shape)
@@ -75,12 +75,12 @@ def expand(context: Context, x: Value, size: Sequence[int], implicit: bool = Fal
 # ---- order of dimensions --------------------------------------------------------------------
 
 
-@lowers("permute", Kind.VIEW)
+@lowers("permute")
 def permute(context: Context, x: Value, dims: Sequence[int]) -> Value:
     return permuted(x, dims)
 
 
-@lowers("transpose.int", Kind.VIEW)
+@lowers("transpose.int")
 def transpose(context: Context, x: Value, first: int, second: int) -> Value:
     dims = list(range(x.ndim))
     if dims:
@@ -89,7 +89,7 @@ def transpose(context: Context, x: Value, first: int, second: int) -> Value:
     return permuted(x, dims)
 
 
-@lowers("t numpy_T", Kind.VIEW)
+@lowers("t numpy_T")
 def reverse_dims(context: Context, x: Value) -> Value:
     return permuted(x, list(reversed(range(x.ndim))))
 
@@ -97,7 +97,7 @@ def reverse_dims(context: Context, x: Value) -> Value:
 # ---- parts --------------------------------------------------------------------------------
 
 
-@lowers("slice.Tensor", Kind.VIEW)
+@lowers("slice.Tensor")
 def slice_(
     context: Context, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
@@ -107,19 +107,19 @@ def slice_(
     return stepped(x, dim, first, step, int(context.output().shape[dim]))
 
 
-@lowers("select.int", Kind.VIEW)
+@lowers("select.int")
 def select_(context: Context, x: Value, dim: int, index: int) -> Value:
     dim = dimension(dim, x.ndim)
     return selected(x, dim, index % x.shape[dim])
 
 
-@lowers("split.Tensor split_with_sizes", Kind.VIEW)
+@lowers("split.Tensor split_with_sizes")
 def split(context: Context, x: Value, sizes: object, dim: int = 0) -> tuple[Value, ...]:
     """Consecutive pieces of `dim`, of the graph's sizes."""
     return _pieces(context, x, dim)
 
 
-@lowers("chunk unsafe_split.Tensor", Kind.VIEW)
+@lowers("chunk unsafe_split.Tensor")
 def chunk(context: Context, x: Value, count: object, dim: int = 0) -> tuple[Value, ...]:
     return _pieces(context, x, dim)
 
@@ -134,13 +134,13 @@ def _pieces(context: Context, x: Value, dim: int) -> tuple[Value, ...]:
     return tuple(pieces)
 
 
-@lowers("unbind.int", Kind.VIEW)
+@lowers("unbind.int")
 def unbind(context: Context, x: Value, dim: int = 0) -> tuple[Value, ...]:
     dim = dimension(dim, x.ndim)
     return tuple(selected(x, dim, index) for index in range(x.shape[dim]))
 
 
-@lowers("diagonal", Kind.VIEW)
+@lowers("diagonal")
 def diagonal(context: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """The elements at [i, i + offset] of two dimensions, as a new last dimension."""
     row, column = dimension(dim1, x.ndim), dimension(dim2, x.ndim)
@@ -154,7 +154,7 @@ def diagonal(context: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: i
     return viewed(x, tuple(context.output().shape), source)
 
 
-@lowers("unfold", Kind.VIEW)
+@lowers("unfold")
 def unfold(context: Context, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows of `size`, `step` apart, along `dim`; the place in the window is a new last dimension."""
     dim = dimension(dim, x.ndim)
