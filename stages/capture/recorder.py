@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo.exc import TorchDynamoException
 
-from stages.capture.aot import AotResult
+from stages.capture.aot import AotResult, NotStatic
 from stages.capture.breaks import break_of_model
 from stages.capture.sizes import BySizes, compile_any
 from stages.capture.state import Snapshot
@@ -50,6 +50,7 @@ class Recorder:
 
     strict    a failure to compile a graph is raised; otherwise the graph runs as Dynamo made it, with a note
     snapshot  what keeps the tensors that a graph is about to write to; None while not recording
+    refused   why a graph was not compiled, if strict
     calls     the calls of graphs while recording; `stop()` ends recording and forgets the tensors
     late      called with each slot made after `stop()`: for a new batch size, or a backward graph traced late
     """
@@ -59,6 +60,7 @@ class Recorder:
         self.calls: list[RecordedCall] = []
         self.notes: list[str] = []
         self.snapshot: Snapshot | None = None
+        self.refused: Exception | None = None
         self.late: Callable[[Slot], None] | None = None
         self._sizes_kept = sizes_kept
         self._strict = strict
@@ -70,8 +72,10 @@ class Recorder:
             raise
         except Exception as error:
             if self._strict:
+                self.refused = error
                 raise
-            self.notes.append(f"a graph runs in eager, since it could not be traced: {break_of_model(error).reason}")
+            reason = f"it has {error}" if isinstance(error, NotStatic) else break_of_model(error).reason
+            self.notes.append(f"a graph runs in eager, since {reason}")
             return module.forward
 
         def call(*arguments: Any) -> Any:
