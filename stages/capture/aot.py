@@ -167,6 +167,8 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     """
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion
         if any(map(_is_symbolic, values_of(node))):
             raise NotStatic(origin_of(node))
     constants = clean(module, distinct=not training)

@@ -138,7 +138,6 @@ class _Recording:
         compiled, recorder, result, snapshot = self._call(fullgraph=True)
         call = self._flat(recorder, result, snapshot)
         snapshot.put_back()
-        recorder.stop()
         if isinstance(call, str):
             note = f"calls go through Dynamo's guards: {call}"
             return self._captured(recorder, [], self._under_context(compiled), [note])
@@ -152,17 +151,17 @@ class _Recording:
         notes = [] if first.is_break else [f"capture failed, and this part runs in eager: {first.place}"]
         compiled, recorder, _, snapshot = self._call(fullgraph=False, **suppress)
         snapshot.put_back()
-        recorder.stop()
         breaks = log.breaks([first.place] if first.is_break else [])
         return self._captured(recorder, breaks, self._under_context(compiled, **suppress), notes)
 
     def _captured(
         self, recorder: Recorder, breaks: list[GraphBreak], call: Callable[..., Any], notes: list[str]
     ) -> Captured:
-        graphs = [slot.graph for slot in recorder.slots]
-        if not graphs:
+        slots = recorder.slots
+        recorder.stop(for_good=isinstance(call, FlatCaller))
+        if not slots:
             notes = [*notes, "no graph was captured: the model runs in eager"]
-        return Captured(graphs, list(recorder.slots), breaks, call, [*notes, *recorder.notes], recorder)
+        return Captured([slot.graph for slot in slots], slots, breaks, call, [*notes, *recorder.notes], recorder)
 
     def _call(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
         leaves, containers = (self.signature.leaves, self.signature.containers) if self.signature else ([], [])

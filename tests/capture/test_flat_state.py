@@ -1,6 +1,8 @@
 """Mutation, state and weights: what the recorded call may not leave behind, and what later calls must notice."""
 
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -206,6 +208,17 @@ def test_weights_that_no_longer_fit():
     model[0] = nn.Linear(4, 4)
     with pytest.raises(SignatureMismatch, match="module '0' was replaced"):
         result.call(value)
+
+
+@torch.no_grad()
+def test_a_model_that_is_dropped_is_freed():
+    model, value = nn.Linear(4, 4), x()
+    result = captured(model, value)
+    result.call(value)
+    weight = weakref.ref(model.weight)
+    del model, result
+    gc.collect()
+    assert weight() is None
 
 
 @torch.no_grad()
