@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipeline import recipe as recipes
+from pipeline.bisect import first_wrong_step
 from pipeline.compile import Compilation, Session, compile_model
 from pipeline.config import Config
 from pipeline.device import describe, device_of, versions
@@ -127,6 +129,10 @@ def _validate(model: Model, compilation: Compilation, session: Session, result: 
     with progress.stage("validate"):
         result.validation = validate(compilation.call, model.module, sets, session, model.metric)
     if not result.validation.passed:
+        if config.validate.bisect:
+            with progress.stage("bisect"), torch.no_grad():
+                wrong = first_wrong_step(compilation, *sets[0], config)
+            result.validation = replace(result.validation, first_wrong_step=wrong)
         progress.say("VALIDATION FAILED")
         for reason in (*result.validation.reasons, result.validation.first_wrong_step):
             if reason:

@@ -53,7 +53,9 @@ class _Assembly:
         output = next(iter(reversed(self.nodes.nodes)))
         outputs = tuple(self.output(value) for value in output.args[0])
         inputs = tuple(self.graph.inputs)
-        return Program(self.graph.device, inputs, self.buffers, steps, outputs, extra=extra_of(self.graph))
+        # Which node of the graph each buffer holds: what a search for the first wrong step goes by.
+        extra = {**extra_of(self.graph), "values": {name: node.name for node, name in self.names.items()}}
+        return Program(self.graph.device, inputs, self.buffers, steps, outputs, extra=extra)
 
     # ---- steps ----
 

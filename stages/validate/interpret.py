@@ -74,7 +74,13 @@ def _as_in_graph(node: fx.Node, value: Any) -> Any:
 
 
 def _widen(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.to(raised(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf, value)
+    """Tensors in the widest type of their kind; one in a layout of a library's own has no other type."""
+
+    def widen(leaf: Any) -> Any:
+        strided = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+        return leaf.to(raised(leaf.dtype)) if strided else leaf
+
+    return tree_map(widen, value)
 
 
 def _attribute(module: fx.GraphModule, path: str) -> Any:

@@ -83,7 +83,7 @@ def test_a_wrong_result_exits_1_and_shows_no_speed(here: Path, monkeypatch, caps
     out = capsys.readouterr().out
     assert "VALIDATION FAILED" in out
     assert "output is wrong" in out
-    assert "step 3" in out
+    assert "the first wrong step was not found" in out  # the stages that do nothing cannot be run step by step
 
 
 @pytest.mark.parametrize("stage", list(STAGES))
