@@ -16,6 +16,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from stages.fusion.lowering.storage import overlaps, tensor_of
+from stages.fusion.memory import lies_on
 from stages.fusion.units import Unit
 from stages.ir.errors import UserError
 from stages.ir.graph import Origin, origin_of, values_of
@@ -61,7 +62,7 @@ def out_variant(node: fx.Node, device: torch.device) -> OpOverload | None:
     results = values_of(node)
     plain = all(
         isinstance(result, torch.Tensor)
-        and result.device == device
+        and lies_on(result, device)
         and result.numel() > 0
         and not overlaps(tuple(result.shape), result.stride())
         for result in results

@@ -63,6 +63,12 @@ def is_opaque(value: fx.Node) -> bool:
     return value.meta.get("opaque", False) or (tensor is not None and tensor.layout is not torch.strided)
 
 
+def lies_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether `tensor` is on `device`; a device without a number ("cuda") is any of its type."""
+    found = tensor.device
+    return found.type == device.type and (found.index == device.index or None in (found.index, device.index))
+
+
 def _layout(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device, value.layout

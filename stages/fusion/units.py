@@ -16,7 +16,7 @@ from torch import fx
 
 from stages.fusion.lowering import Kind, kind_of, why_not
 from stages.fusion.lowering.storage import is_view
-from stages.fusion.memory import Memory, freeze, is_tensor
+from stages.fusion.memory import Memory, freeze, is_tensor, lies_on
 from stages.ir.errors import UserError
 from stages.ir.graph import Origin, origin_of, values_of
 
@@ -137,9 +137,10 @@ class _Census:
         after = {self.found.maker[value] for value in reads if value in self.found.maker}
         if has_effect(node) and self.last_effect is not None:
             after.add(self.last_effect)
-        devices = {value.device for value in values_of(node) if isinstance(value, torch.Tensor)}
-        if kind is not Kind.EXTERN and devices != {self.device}:
-            kind, reason = Kind.EXTERN, f"its result lies on {', '.join(map(str, devices - {self.device}))}"
+        made = [value for value in values_of(node) if isinstance(value, torch.Tensor)]
+        away = next((value for value in made if not lies_on(value, self.device)), None)
+        if kind is not Kind.EXTERN and away is not None:
+            kind, reason = Kind.EXTERN, f"its result lies on {away.device}"
         results = self._results(node)
         values = tuple(value for value in results if value in self.needed)
         return Unit(len(self.found), node, kind, results, values, reads, tuple(sorted(after)), reason)

@@ -16,7 +16,7 @@ Positions of `parallel` are independent and run in any order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -214,7 +214,9 @@ def _rewrite(kernel: Kernel, old: tuple[Axis, ...], values: dict[Axis, Expr], ne
     return replace(kernel, stores=stores, inner=axes(kernel.inner))
 
 
-def _substituted(kernel: Kernel, values: dict[Axis, Expr], bound: dict[Axis, tuple[Axis, ...]]) -> tuple[Store, ...]:
+def _substituted(
+    kernel: Kernel, values: Mapping[Axis, Expr], bound: Mapping[Axis, tuple[Axis, ...]]
+) -> tuple[Store, ...]:
     roots = iter(substitute_all(kernel.roots, values, bound))
     return tuple(replace(store, index=next(roots), value=next(roots)) for store in kernel.stores)
 

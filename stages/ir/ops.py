@@ -41,6 +41,7 @@ def _table(rule: Rule, arity: int, names: str) -> dict[str, OpInfo]:
 OPS: dict[str, OpInfo] = {
     # minimum and maximum propagate NaN, as torch's do.
     **_table(Rule.NUMBER, 2, "add sub mul minimum maximum"),
+    # sign of NaN is 0, and so is that of -0.0.
     **_table(Rule.NUMBER, 1, "neg abs sign"),
     # floordiv and mod round towards minus infinity (Python's), truncdiv and fmod towards zero (C's).
     # A whole-number divisor is never 0 and never -1 with the least dividend: lowering guarantees it.

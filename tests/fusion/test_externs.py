@@ -143,3 +143,15 @@ def test_every_result_of_a_program_is_a_view_of_a_buffer_or_plain():
     program = check(lambda x: (x.split(2, 1)[1], None, 2), torch.randn(4, 6))
     assert program.outputs == (TensorRef(program.inputs[0].name, (4, 2), (6, 1), 2), None, 2)
     assert not program.steps and not program.decisions
+
+
+def test_a_device_without_a_number_is_any_of_its_type():
+    from stages.fusion.memory import lies_on
+
+    for device, expected in (("meta", True), ("meta:0", True), ("meta:1", True), ("cpu", False)):
+        assert lies_on(torch.empty(1, device="meta"), torch.device(device)) is expected
+
+
+def test_what_lies_on_another_device_is_left_to_torch():
+    program = fused(lambda x: (x.to("meta") + 1, x + 1), torch.randn(3))
+    assert "its result lies on meta" in {step.reason for step in program.externs} and len(program.launches) == 1

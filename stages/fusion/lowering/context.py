@@ -23,9 +23,9 @@ from stages.fusion.lowering.value import (
     Position,
     Value,
     compute_type,
-    count,
     dimensions,
     memoised,
+    numel,
     rounded,
     stored_type,
     value,
@@ -186,7 +186,7 @@ class Row:
     def __init__(self, anchor: Rows, order: Sequence[int] | None = None) -> None:
         self.sizes = anchor.reduced_shape
         self.order = tuple(range(len(self.sizes)) if order is None else order)
-        self.axis = Axis("r0", count(self.sizes))
+        self.axis = Axis("r0", numel(self.sizes))
         walked = delinearize(var(self.axis), [self.sizes[dim] for dim in self.order]) if self.axis.extent > 1 else ()
         by_dim = dict(zip(self.order, walked))
         self.position: Position = tuple(by_dim.get(dim, number(0)) for dim in range(len(self.sizes)))
@@ -224,12 +224,12 @@ class Rows:
     @property
     def size(self) -> int:
         """Elements of a row."""
-        return count(self.reduced_shape)
+        return numel(self.reduced_shape)
 
     @property
     def count(self) -> int:
         """Rows."""
-        return count(self.kept_shape)
+        return numel(self.kept_shape)
 
     def reduce(self, combine: str, at: At) -> At:
         """`at`, a function of the position in the whole shape, combined over each row: a function of the row."""

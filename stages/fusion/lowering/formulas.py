@@ -11,7 +11,6 @@ import math
 from stages.fusion.lowering.value import NotFusable
 from stages.ir.dtype import DType
 from stages.ir.expr import Const, Expr, Number, cast, const, op, select
-from stages.ir.expr import wrap as wrapped
 
 # What a number's operator is on bool.
 ON_BOOL = {
@@ -298,4 +297,4 @@ def shift(name: str, a: Expr, b: Expr) -> Expr:
     """A shift by a literal inside the width; other counts differ from type to type in eager."""
     if a.dtype is DType.BOOL or not isinstance(b, Const) or not 0 <= b.value < 8 * a.dtype.itemsize:
         raise NotFusable("it shifts by a count that is not known to lie inside the type's width")
-    return op(name, a, like(wrapped(int(b.value), a.dtype), a))
+    return op(name, a, b)

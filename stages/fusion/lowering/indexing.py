@@ -12,7 +12,7 @@ import torch
 
 from stages.fusion.lowering.context import Context
 from stages.fusion.lowering.registry import lowers
-from stages.fusion.lowering.value import NotFusable, Position, Value, broadcast_at, count, dimension
+from stages.fusion.lowering.value import NotFusable, Position, Value, broadcast_at, dimension, numel
 from stages.ir.dtype import DType
 from stages.ir.expr import Expr, cast, op, select
 from stages.ir.index import bounded, bounds, delinearize, number
@@ -109,6 +109,6 @@ def index(context: Context, x: Value, indices: Sequence[Value | None]) -> Value:
         places = {dim: from_either_end(broadcast_at(entry, looked_up), x.shape[dim]) for dim, entry in given}
         return x.at(tuple(places[dim] if dim in places else next(rest) for dim in range(x.ndim)))
 
-    if not count(x.shape):
+    if not numel(x.shape):
         raise NotFusable("it indexes an empty tensor")
     return context.result(at)

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from stages.fusion.lowering.context import Context, Row, Rows
 from stages.fusion.lowering.storage import extent, overlaps, tensor_of
-from stages.fusion.lowering.value import NotFusable, Position, count, stored_type
+from stages.fusion.lowering.value import NotFusable, Position, numel, stored_type
 from stages.ir.expr import Axis, Buffer, Load, cast, replace_buffers
 from stages.ir.index import coefficient, contiguous_strides, delinearize, linearize, number, variables
 from stages.ir.kernel import IRError, Kernel, Store, normalize, verify
@@ -119,10 +119,10 @@ class _Build:
 
     def place(self, node: fx.Node, shape: tuple[int, ...], space: _Space) -> tuple[Position, bool]:
         """The position in `shape` at which `node` is stored, and whether the store runs along the row."""
-        whole = count(space.shape)
-        if space.inner and count(space.rows) == count(shape):
+        whole = numel(space.shape)
+        if space.inner and numel(space.rows) == numel(shape):
             return _reshaped(space.row_position, space.rows, shape), False
-        if count(shape) == whole:
+        if numel(shape) == whole:
             return _reshaped(space.position, space.shape, shape), bool(space.inner)
         loop = f"the rows of {list(space.shape)}" if space.inner else f"a loop over {list(space.shape)}"
         raise NotFusable(f"{node.name} has shape {list(shape)}, which does not fit {loop}")
@@ -142,7 +142,7 @@ def _parallel(shape: tuple[int, ...]) -> tuple[tuple[Axis, ...], Position]:
 
     One axis, since its quotients always split into loops, whatever the shapes and permutations of the outputs are.
     """
-    axis = Axis("i", count(shape))
+    axis = Axis("i", numel(shape))
     if axis.extent == 1:
         return (), tuple(number(0) for _ in shape)
     return (axis,), delinearize(variables((axis,))[0], shape)

@@ -22,11 +22,6 @@ from stages.ir.expr import Expr, Number, cast, const, op, select
 Dims = int | Sequence[int] | None
 
 
-def summed(rows: Rows, at: At) -> At:
-    """The sum of each row."""
-    return rows.reduce("sum", at)
-
-
 def averaged(rows: Rows, at: At) -> At:
     """The mean of each row: its sum over its size."""
     total = rows.reduce("sum", at)

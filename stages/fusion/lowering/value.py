@@ -42,10 +42,10 @@ class Value:
 
     @property
     def numel(self) -> int:
-        return count(self.shape)
+        return numel(self.shape)
 
 
-def count(shape: Sequence[int]) -> int:
+def numel(shape: Sequence[int]) -> int:
     """Elements of a tensor of this shape."""
     total = 1
     for extent in shape:
