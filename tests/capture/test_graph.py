@@ -105,18 +105,6 @@ def test_nothing_is_left_that_only_costs():
     assert targets(model, x()) == [aten.add.Tensor, aten.mul.Tensor, aten.relu.default]
 
 
-def test_assertions_stay_and_are_checked():
-    def model(value):
-        torch._assert_async((value > 0).all())
-        return value + 1
-
-    value = torch.ones(3)
-    result = captured(model, value)
-    assert_same(result.call(value), model(value))
-    with pytest.raises(RuntimeError):
-        result.call(-value)
-
-
 def test_a_copy_with_another_layout_stays():
     assert targets(lambda value: value.transpose(1, 2).contiguous() + 1, x())[1] == aten.clone.default
 
