@@ -101,8 +101,8 @@ def extern_bytes(program: Program, step: Extern) -> int:
 
 
 def _elements(ref: TensorRef) -> int:
-    """Elements that a view reaches; a dimension of stride 0 repeats one."""
-    if not ref.strides:  # a scalar, or a layout of oneDNN's own
+    """Elements that a view reaches; a dimension of stride 0 repeats one. A packed weight has no strides: all of it."""
+    if ref.opaque:
         return prod(ref.shape)
     return prod(size for size, stride in zip(ref.shape, ref.strides, strict=True) if stride != 0 or size == 0)
 

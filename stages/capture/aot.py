@@ -21,11 +21,16 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.capture import decompositions
 from stages.capture.clean import clean
-from stages.ir.graph import Graph, GraphInput, readable_path, values_of, verify
+from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
 CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
 
@@ -49,7 +54,8 @@ _AS_THEY_ARE = frozenset({"non_alias", "unsafe_view_alias", "custom_function_vie
 class AotResult:
     """`call(*arguments)` runs the compiled graph as the Dynamo module ran.
 
-    metadata   AOTAutograd's `ViewAndMutationMeta`: which inputs are mutated and which outputs alias what
+    metadata   AOTAutograd's `ViewAndMutationMeta`: which inputs are mutated and which outputs alias what; None where
+               AOTAutograd did not run, and any input may be mutated
     training   whether a backward graph exists
     """
 
@@ -59,6 +65,8 @@ class AotResult:
 
     def mutated(self, count: int) -> list[int]:
         """The positions, among the `count` arguments of `call`, of tensors that it writes to."""
+        if self.metadata is None:
+            return list(range(count))
         held = len(self.metadata.input_info) - count
         return sorted(position - held for position in mutated_inputs(self.metadata) if position >= held)
 
@@ -70,7 +78,8 @@ class AotResult:
         else holds, which is returned as it is.
         """
         return (
-            not self.training
+            self.metadata is not None
+            and not self.training
             and not mutated_inputs(self.metadata)
             and not getattr(self.metadata, "tokens", None)
             and self.metadata.num_intermediate_bases == 0
@@ -83,7 +92,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     """Trace `module` with AOTAutograd and compile its graphs.
 
     Called inside Dynamo's compilation, or outside of it within `static_tracing()`. Every example input is a tensor.
-    Raises what tracing or `compile_graph` raises.
+    Raises `NotStatic`, and what tracing or `compile_graph` raises.
     """
     known = arguments_of(module, example_inputs)
     found: dict[str, Any] = {"metadata": None, "training": False}
@@ -108,8 +117,31 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions.table(),
     )
-    call = backend(module, list(example_inputs))
+    with decompositions.kept_whole(), _named_if_not_static():
+        call = backend(module, list(example_inputs))
     return AotResult(call, found["metadata"], found["training"])
+
+
+def in_eager(module: fx.GraphModule) -> AotResult:
+    """`module` run as Dynamo captured it."""
+    return AotResult(module.forward, None, False)
+
+
+class NotStatic(Exception):
+    """A size or number of the graph is known only when it runs; `origin` is where it comes from."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(f"a size or number that is known only at run time, at {origin}: {origin.code}")
+        self.origin = origin
+
+
+@contextlib.contextmanager
+def _named_if_not_static() -> Iterator[None]:
+    """Tracing with numbers for sizes stops where it meets a value that depends on data; that becomes `NotStatic`."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise NotStatic(origin_of_trace(str(error))) from error
 
 
 @contextlib.contextmanager
@@ -123,7 +155,6 @@ def _real_tensors() -> Iterator[None]:
 def static_tracing() -> Iterator[None]:
     """A tracing context of its own, outside Dynamo's, in which every size is a number."""
     from torch._guards import tracing
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     with tracing(TracingContext(FakeTensorMode(static_shapes=True))):
         yield
@@ -132,8 +163,14 @@ def static_tracing() -> Iterator[None]:
 def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: frozenset[int], training: bool) -> Graph:
     """The `Graph` of an AOTAutograd module; `known` are the arguments of Dynamo's module, by position.
 
-    `mutated` are the positions of arguments whose new value the graph returns.
+    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`.
     """
+    module.graph.eliminate_dead_code()
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion
+        if any(map(_is_symbolic, values_of(node))):
+            raise NotStatic(origin_of(node))
     constants = clean(module, distinct=not training)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
@@ -150,6 +187,12 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     graph = Graph(module, inputs, _device_of(module), training=training)
     verify(graph)
     return graph
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in value.shape)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def arguments_of(module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Argument]:

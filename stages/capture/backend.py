@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import fx
 
-from stages.capture.aot import CompileGraph
+from stages.capture.aot import CompileGraph, NotStatic
 from stages.capture.config import CaptureConfig
-from stages.capture.sizes import BySizes, compile_any
+from stages.capture.sizes import BySizes, compile_any, warn_of_eager
 
 
 def make_backend(
@@ -21,12 +21,18 @@ def make_backend(
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
     """A Dynamo backend that compiles through `compile_graph`.
 
-    Errors that `compile_graph` raises reach the user as Dynamo reports a backend's errors.
+    A graph whose sizes or numbers depend on data runs in eager, with a warning that names the line: Dynamo breaks the
+    graph at such values unless it is told to capture them. Errors that `compile_graph` raises reach the user as Dynamo
+    reports a backend's errors.
     """
     kept = (config or CaptureConfig()).sizes_kept
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        compiled = compile_any(module, example_inputs, compile_graph, kept)
+        try:
+            compiled = compile_any(module, example_inputs, compile_graph, kept)
+        except NotStatic as error:
+            warn_of_eager(error)
+            return module.forward
         return compiled if isinstance(compiled, BySizes) else compiled.call
 
     return backend

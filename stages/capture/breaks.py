@@ -67,7 +67,7 @@ def _reason(text: str) -> str:
         ):
             break
         if line.strip():
-            kept.append(re.sub(r"^Explanation: ", "", line.strip()))
+            kept.append(re.sub(r"^(Explanation:|backend=.* raised:) *", "", line.strip()))
     return " ".join(kept) or text.strip()
 
 
@@ -82,9 +82,9 @@ class BreakLog:
         # Keeps what is listed alive, so that an id stays its own.
         self._alive = [*_reasons(), *_failures()]
 
-    def breaks(self, first: BaseException | None) -> list[GraphBreak]:
-        """The breaks since, each place once: `first` (an exception that told of one), then in Dynamo's order."""
-        found = [break_of(first)] if first is not None else []
+    def breaks(self, known: Sequence[GraphBreak]) -> list[GraphBreak]:
+        """The breaks since, each place once: those `known` already, then in Dynamo's order."""
+        found = list(known)
         for reason in self._new(_reasons()):
             frames = [(frame.filename, frame.lineno) for frame in reason.user_stack or ()]
             found.append(_at(frames, str(reason.reason)))

@@ -108,7 +108,9 @@ def make_flat_caller(
 
     sources = Sources(call.outputs, signature.leaves, held, model_tensors)
     build = make_builder(result, sources, [*attributes, *signature.containers])
-    if any(isinstance(value, torch.Tensor) for value in sources.outputs_unused()):
+    # A tensor changed in place may be among the graph's outputs; it is where it was.
+    known = {*leaf_numbers, *model_tensors}
+    if any(isinstance(value, torch.Tensor) and id(value) not in known for value in sources.outputs_unused()):
         raise NotFlat("the call stores tensors elsewhere than in its result")
     held_numbers = {id(tensor): len(signature.leaves) + number for number, tensor in enumerate(held)}
     order = [{**held_numbers, **leaf_numbers}[id(tensor)] for tensor in call.arguments]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from stages.ir.kernel import IRError
 
@@ -45,6 +46,7 @@ def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     that do not change.
     """
     constants = _lift_constants(module)
+    _name_casts_alike(module.graph)
     _drop_copies_and_aliases(module.graph, distinct)
     module.graph.eliminate_dead_code()
     for name in [name for name in constants if not _node(module.graph, name).users]:
@@ -56,6 +58,13 @@ def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     module.delete_all_unused_submodules()
     module.recompile()
     return constants
+
+
+def _name_casts_alike(graph: fx.Graph) -> None:
+    """torch casts by an operator of its own where it keeps a Python float as a tensor; all else by `_to_copy`."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.prims.convert_element_type.default):
+        value, dtype = node.args
+        node.target, node.args, node.kwargs = aten._to_copy.default, (value,), {"dtype": dtype}
 
 
 def _node(graph: fx.Graph, name: str) -> fx.Node:
@@ -87,18 +96,50 @@ def _lift_constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 def _drop_copies_and_aliases(graph: fx.Graph, distinct: bool) -> None:
     output = next(iter(reversed(graph.nodes)))
-    # A copy in the storage of an output must stay one, since the caller may write to it.
+    given = {_storage(node) for node in graph.nodes if node.op == "placeholder"}
+    # Storages that the caller gets, and may write to: two of them, or one of them and an input's, may not become one.
     returned = {_storage(node) for node in output.all_input_nodes}
     for node in list(graph.nodes):
         alias = node.target in _ALIASES
-        if alias or (node.target in _COPIES and _storage(node) not in returned):
-            source = node.args[0]
-            if not isinstance(source, fx.Node) or not _same_layout(source, node, offset=alias):
-                continue
+        source = _source(node)
+        if source is None or not _same_layout(source, node, offset=alias):
+            continue
+        if alias:
             seen = source.op == "placeholder" or output in source.users
-            if not (distinct and seen and output in node.users):
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
+            if distinct and seen and output in node.users:
+                continue
+        elif _storage(node) in returned:
+            if _storage(source) in returned | given:
+                continue
+            returned.add(_storage(source))
+        users = list(node.users)
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+        if not alias:
+            _now_views_of(source, _storage(node), users)
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    """The value that `node` may be equal to: what it aliases or copies, or what it writes over all of a tensor."""
+    source: Any = None
+    if node.target in _ALIASES or node.target in _COPIES:
+        source = node.args[0]
+    elif node.target is aten.slice_scatter.default:
+        written: Any = node.args[1]
+        source = written if written.meta["val"].shape == node.meta["val"].shape else None
+    return source if isinstance(source, fx.Node) else None
+
+
+def _now_views_of(source: fx.Node, old_storage: Any, users: list[fx.Node]) -> None:
+    """Compute `val` anew of the views among `users`, which lay in a copy's storage, and of views of them."""
+    for user in users:
+        if user.op != "call_function" or _storage(user) != old_storage:
+            continue
+        args, kwargs = map_arg((user.args, user.kwargs), lambda node: node.meta["val"])
+        target: Any = user.target
+        with source.meta["val"].fake_mode:
+            user.meta["val"] = target(*args, **kwargs)
+        _now_views_of(source, old_storage, list(user.users))
 
 
 def _storage(node: fx.Node) -> Any:

@@ -11,9 +11,10 @@ out rather than taken from torch's list, so that every torch in range gives the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +102,34 @@ def _slices(value: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[tor
     """`split_with_sizes` as slices, which are index arithmetic; torch's own decomposition gives `as_strided`."""
     ends = itertools.accumulate(sizes)
     return [torch.ops.aten.slice.Tensor(value, dim, end - size, end) for size, end in zip(sizes, ends)]
+
+
+# Operators of WHOLE that torch takes apart by a kernel written in Python before any table is asked.
+_OVERLOADS_WITH_PYTHON_KERNELS = """
+upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
+upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default
+"""
+
+
+@contextlib.contextmanager
+def kept_whole() -> Iterator[None]:
+    """While tracing: without torch's Python kernels for what is in `WHOLE`.
+
+    torch.export keeps operators whole in the same way. The kernels are the process's, so hold Dynamo's compile lock.
+    """
+    saved = []
+    for name in _OVERLOADS_WITH_PYTHON_KERNELS.split():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        saved.append((operator, dict(operator.py_kernels)))
+        operator.py_kernels.clear()
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, kernels in saved:
+            operator.py_kernels.update(kernels)
+            operator._dispatch_cache.clear()
 
 
 @functools.cache

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._functorch.config as functorch
 from torch._dynamo.exc import TorchDynamoException, Unsupported
 
+from stages.capture.aot import NotStatic
 from stages.capture.breaks import BreakLog, GraphBreak, break_of, break_of_model
 from stages.capture.caller import FlatCaller, make_flat_caller
 from stages.capture.config import CaptureConfig
@@ -33,8 +35,9 @@ Context = Callable[[], AbstractContextManager[Any]]
 # Dynamo keeps its break reasons for the process; two recordings at once would read each other's.
 _ONE_RECORDING = threading.RLock()
 
-# A recording is wanted however often the same code was compiled before.
-_NO_LIMIT = 1 << 20
+# A recording is wanted however often the same code was compiled before, and with its backward graph.
+_LIMITS = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20}
+_EAGERLY = {"force_non_lazy_backward_lowering": True}
 
 
 @dataclass
@@ -77,11 +80,38 @@ def run(
     with _ONE_RECORDING:
         try:
             return _Recording(model, args, kwargs, config, context).whole()
-        except TorchDynamoException as error:
+        except _Stopped as stopped:
             if config.fullgraph:
-                raise _refused(error) from error
-            first = error
+                raise stopped.for_user() from stopped.__cause__
+            first = stopped
         return _Recording(model, args, kwargs, config, context).in_parts(first)
+
+
+class _Stopped(Exception):
+    """Capture of a whole graph came to `place`: a graph break, or a failure of Dynamo or AOTAutograd."""
+
+    def __init__(self, place: GraphBreak, is_break: bool) -> None:
+        super().__init__(str(place))
+        self.place = place
+        self.is_break = is_break
+
+    def for_user(self) -> UserError:
+        if self.is_break:
+            return UserError(
+                f"graph break at {self.place}",
+                "Change the model so that the whole call can be traced, or set capture.fullgraph=false.",
+            )
+        return UserError(
+            f"capture failed at {self.place}", "Set capture.fullgraph=false to run this part of the model in eager."
+        )
+
+
+def _stopped(error: TorchDynamoException, refused: Exception | None) -> _Stopped:
+    """What Dynamo's exception says; `refused` is the cause if it was the compiler of a graph that failed."""
+    if isinstance(refused, NotStatic):
+        origin = refused.origin
+        return _Stopped(GraphBreak(origin.file, origin.line, origin.code, str(refused)), is_break=True)
+    return _Stopped(break_of(error), is_break=isinstance(error, Unsupported))
 
 
 class _Recording:
@@ -104,35 +134,34 @@ class _Recording:
             self.not_flat = str(reason)
 
     def whole(self) -> Captured:
-        """The capture of a call that is one graph, or of none; Dynamo's exception if it has a break."""
+        """The capture of a call that is one graph, or none. Raises `_Stopped` if it is more."""
         compiled, recorder, result, snapshot = self._call(fullgraph=True)
         call = self._flat(recorder, result, snapshot)
         snapshot.put_back()
-        recorder.stop()
         if isinstance(call, str):
             note = f"calls go through Dynamo's guards: {call}"
             return self._captured(recorder, [], self._under_context(compiled), [note])
         return self._captured(recorder, [], call, [])
 
-    def in_parts(self, first: TorchDynamoException) -> Captured:
-        """The capture of a call in which Dynamo stopped with `first`."""
+    def in_parts(self, first: _Stopped) -> Captured:
+        """The capture of a call in which Dynamo stopped at `first`."""
         log = BreakLog()
         # Anything but an operation that cannot be traced is a failure, which Dynamo raises unless told not to.
-        failed = not isinstance(first, Unsupported)
-        notes = [f"capture failed, and this part runs in eager: {break_of(first)}"] if failed else []
-        compiled, recorder, _, snapshot = self._call(fullgraph=False, suppress_errors=True)
+        suppress = {} if first.is_break else {"suppress_errors": True}
+        notes = [] if first.is_break else [f"capture failed, and this part runs in eager: {first.place}"]
+        compiled, recorder, _, snapshot = self._call(fullgraph=False, **suppress)
         snapshot.put_back()
-        recorder.stop()
-        call = self._under_context(compiled, suppress_errors=failed)
-        return self._captured(recorder, log.breaks(None if failed else first), call, notes)
+        breaks = log.breaks([first.place] if first.is_break else [])
+        return self._captured(recorder, breaks, self._under_context(compiled, **suppress), notes)
 
     def _captured(
         self, recorder: Recorder, breaks: list[GraphBreak], call: Callable[..., Any], notes: list[str]
     ) -> Captured:
-        graphs = [slot.graph for slot in recorder.slots]
-        if not graphs:
+        slots = recorder.slots
+        recorder.stop(for_good=isinstance(call, FlatCaller))
+        if not slots:
             notes = [*notes, "no graph was captured: the model runs in eager"]
-        return Captured(graphs, list(recorder.slots), breaks, call, [*notes, *recorder.notes], recorder)
+        return Captured([slot.graph for slot in slots], slots, breaks, call, [*notes, *recorder.notes], recorder)
 
     def _call(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
         leaves, containers = (self.signature.leaves, self.signature.containers) if self.signature else ([], [])
@@ -143,11 +172,15 @@ class _Recording:
         compiled = torch.compile(self.model, backend=recorder, fullgraph=fullgraph, dynamic=False)
         snapshot = recorder.snapshot = Snapshot(self.model, leaves, containers)
         try:
-            with _dynamo_settings(**settings), self.context():
+            with (
+                _settings(torch._dynamo.config, **_LIMITS, **settings),
+                _settings(functorch, **_EAGERLY),
+                self.context(),
+            ):
                 result = compiled(*self.args, **self.kwargs)
-        except TorchDynamoException:
+        except TorchDynamoException as error:
             snapshot.put_back()
-            raise
+            raise _stopped(error, recorder.refused) from error
         except Exception as error:
             snapshot.put_back()
             place = break_of_model(error)
@@ -175,26 +208,12 @@ class _Recording:
         context = self.context
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _dynamo_settings(**settings) if any(settings.values()) else contextlib.nullcontext(), context():
+            with context(), _settings(torch._dynamo.config, **settings) if settings else contextlib.nullcontext():
                 return compiled(*args, **kwargs)
 
         return call
 
 
-def _dynamo_settings(**settings: Any) -> AbstractContextManager[Any]:
-    """Dynamo's config for this thread, with limits of recompilation out of the way; names this torch lacks are left."""
-    wanted = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT, **settings}
-    known = {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
-    return torch._dynamo.config.patch(known)
-
-
-def _refused(error: TorchDynamoException) -> UserError:
-    place = break_of(error)
-    if isinstance(error, Unsupported):
-        return UserError(
-            f"graph break at {place}",
-            "Change the model so that the whole call can be traced, or set capture.fullgraph=false.",
-        )
-    return UserError(
-        f"capture failed at {place}", "Set capture.fullgraph=false to run this part of the model in eager."
-    )
+def _settings(config: Any, **wanted: Any) -> AbstractContextManager[Any]:
+    """Settings of a config module of torch, for this thread; names that this torch lacks are left out."""
+    return config.patch({name: value for name, value in wanted.items() if hasattr(config, name)})

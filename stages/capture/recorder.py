@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo.exc import TorchDynamoException
 
-from stages.capture.aot import AotResult
+from stages.capture.aot import AotResult, NotStatic
 from stages.capture.breaks import break_of_model
 from stages.capture.sizes import BySizes, compile_any
 from stages.capture.state import Snapshot
@@ -50,7 +50,8 @@ class Recorder:
 
     strict    a failure to compile a graph is raised; otherwise the graph runs as Dynamo made it, with a note
     snapshot  what keeps the tensors that a graph is about to write to; None while not recording
-    calls     the calls of graphs while recording; `stop()` ends recording and forgets the tensors
+    refused   why a graph was not compiled, if strict
+    calls     the calls of graphs while recording; `stop()` ends recording
     late      called with each slot made after `stop()`: for a new batch size, or a backward graph traced late
     """
 
@@ -59,7 +60,9 @@ class Recorder:
         self.calls: list[RecordedCall] = []
         self.notes: list[str] = []
         self.snapshot: Snapshot | None = None
+        self.refused: Exception | None = None
         self.late: Callable[[Slot], None] | None = None
+        self._holders: list[list[AotResult | BySizes]] = []
         self._sizes_kept = sizes_kept
         self._strict = strict
 
@@ -70,23 +73,39 @@ class Recorder:
             raise
         except Exception as error:
             if self._strict:
+                self.refused = error
                 raise
-            self.notes.append(f"a graph runs in eager, since it could not be traced: {break_of_model(error).reason}")
+            reason = f"it has {error}" if isinstance(error, NotStatic) else break_of_model(error).reason
+            self.notes.append(f"a graph runs in eager, since {reason}")
             return module.forward
 
+        holder = [compiled]
+        self._holders.append(holder)
+
         def call(*arguments: Any) -> Any:
-            return self._run(compiled, arguments)
+            return self._run(holder[0], arguments)
 
         return call
 
-    def stop(self) -> None:
+    def stop(self, for_good: bool) -> None:
+        """End the recording; with `for_good`, no graph will be called through Dynamo again.
+
+        Dynamo keeps every backend for the life of the process, and what it compiled about as long, so neither may hold
+        on to the graphs, and with them to the model's weights.
+        """
+        if for_good:
+            for holder in self._holders:
+                holder.clear()
+        self._holders = []
         self.snapshot = None
         self.calls = []
+        self.slots = []
 
     def _compile_graph(self, graph: Graph) -> Slot:
         slot = Slot(graph)
-        self.slots.append(slot)
-        if self.snapshot is None and self.late is not None:
+        if self.snapshot is not None:
+            self.slots.append(slot)
+        elif self.late is not None:
             self.late(slot)
         return slot
 

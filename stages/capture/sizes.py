@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch import fx
 from torch._dynamo.convert_frame import compile_lock
 
-from stages.capture.aot import AotResult, CompileGraph, compile_aot, static_tracing
+from stages.capture.aot import AotResult, CompileGraph, NotStatic, compile_aot, in_eager, static_tracing
 
 
 def is_symbolic(example_inputs: Sequence[Any]) -> bool:
@@ -77,8 +78,17 @@ class BySizes:
     def _compile(self, arguments: Sequence[Any]) -> AotResult:
         module = with_numbers(self._module, arguments)
         tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        with static_tracing():
-            return compile_aot(module, tensors, self._compile_graph)
+        try:
+            with static_tracing():
+                return compile_aot(module, tensors, self._compile_graph)
+        except NotStatic as error:
+            warn_of_eager(error)
+            return in_eager(module)
+
+
+def warn_of_eager(error: NotStatic) -> None:
+    """Tell the user that a graph is not compiled, and the line that is the cause."""
+    warnings.warn(f"torchweld runs a graph in eager, since it has {error}", stacklevel=2)
 
 
 def with_numbers(module: fx.GraphModule, arguments: Sequence[Any]) -> fx.GraphModule:

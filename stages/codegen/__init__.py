@@ -53,7 +53,7 @@ def compile_kernels(
 
         return cpp.compile_kernels(work, device, config)
     if device.type == "cuda":
-        from stages.codegen import triton
+        from stages.codegen import triton  # type: ignore[attr-defined, unused-ignore]
 
         return triton.compile_kernels(work, device, config)
     raise UserError(f"there is no printer for device '{device}'", "Use device=cpu or device=cuda.")
@@ -62,7 +62,7 @@ def compile_kernels(
 def _default(kernel: Kernel, device: torch.device) -> Schedule:
     """The schedule of a kernel that was not tuned."""
     if device.type == "cpu":
-        from stages.codegen.cpp.compiler import float_lanes
+        from stages.codegen.cpp import default
 
-        return default_schedule(kernel.rows, kernel.row_size, "cpu", float_lanes())
+        return default(kernel)
     return default_schedule(kernel.rows, kernel.row_size, device.type)

@@ -1,6 +1,6 @@
 """What codegen hands to the runtime and the autotuner: kernels that are built, and kernels bound to memory.
 
-Both printers (`cpp`, `triton`) give values of these shapes; nobody outside codegen needs to know which of them made one.
+Both printers (`cpp`, `triton`) give values of these shapes; nobody outside codegen needs to know which of them did.
 """
 
 from __future__ import annotations

@@ -157,13 +157,14 @@ def origins_of(nodes: Iterable[fx.Node]) -> tuple[Origin, ...]:
 
 
 def kernel_name(units: Iterable[Unit]) -> str:
-    """What a kernel does, from its operations in order: `add_native_layer_norm`, `mul_add_relu_and_7_more`."""
+    """What a kernel does, from its operations in order: `add_layer_norm`, `mul_add_relu_and_7_more`."""
     names = list(dict.fromkeys(operation_name(unit.node) for unit in units))
     more = len(names) - NAMED_OPERATIONS
     return "_".join(names[:NAMED_OPERATIONS]) + (f"_and_{more}_more" if more > 0 else "")
 
 
 def operation_name(node: fx.Node) -> str:
-    """The operator of `node` without namespace and overload: `add`, `softmax`."""
+    """The operator of `node` as people call it: `add`, `softmax`, `layer_norm`, `batch_norm`."""
     packet = getattr(node.target, "overloadpacket", node.target)
-    return str(getattr(packet, "__name__", packet)).strip("_")
+    name = str(getattr(packet, "__name__", packet)).strip("_")
+    return name.removeprefix("native_").partition("_legit")[0]

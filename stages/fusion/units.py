@@ -102,12 +102,12 @@ class _Census:
             if node.op == "output":
                 self.found.returned = {self.memory.owner(read) for read in node.all_input_nodes if is_tensor(read)}
             elif node.op == "call_function" and node in self.needed and self._makes_storage(node):
-                _refuse_numbers(node)
                 self._enter(self._unit(node))
         return self.found
 
     def _kind(self, node: fx.Node) -> Kind:
         """`kind_of`, asked once for calls that differ in nothing but their place."""
+        _refuse_numbers(node)
         layout = self.memory.layout
         key = (node.target, freeze((node.args, node.kwargs), layout), layout(node), self._is_view(node))
         if key not in self.known:

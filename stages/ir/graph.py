@@ -10,9 +10,10 @@ call), "weight" (a parameter or buffer of the model; read, or updated in place t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,16 +75,22 @@ class Graph:
         return str(self.module.print_readable(print_output=False))
 
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
 
 
 def origin_of(node: fx.Node) -> Origin:
     """The innermost frame of the user's code that made `node`, and its module path."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    file, line, code = frames[-1] if frames else ("", "0", "")
     stack = node.meta.get("nn_module_stack") or {}
     path = readable_path(str(next(reversed(stack.values()))[0]), of_model=True) if stack else ""
-    return Origin(file, int(line), code, path)
+    return replace(origin_of_trace(node.meta.get("stack_trace") or ""), module=path)
+
+
+def origin_of_trace(trace: str) -> Origin:
+    """The innermost frame outside torch of a traceback in Python's format; an empty `Origin` if there is none."""
+    frames = [frame for frame in _FRAME.findall(trace) if not frame[0].startswith(_TORCH)]
+    file, line, code = frames[-1] if frames else ("", "0", "")
+    return Origin(file, int(line), code)
 
 
 _ACCESS = re.compile(r"^[LG]\['([^']*)'\]|\['([^']*)'\]|\[(-?\d+)\]|\.(\w+)")

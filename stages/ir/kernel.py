@@ -266,15 +266,17 @@ def _merge(kernel: Kernel, which: str, position: int) -> Kernel:
 
 
 def _renamed(kernel: Kernel) -> Kernel:
-    """Axes as i0, i1, ... and r0, r1, ... in order."""
-    parallel = tuple(Axis(f"i{count}", axis.extent) for count, axis in enumerate(kernel.parallel))
-    inner = tuple(Axis(f"r{count}", axis.extent) for count, axis in enumerate(kernel.inner))
-    renamed = dict(zip((*kernel.parallel, *kernel.inner), (*parallel, *inner), strict=True))
-    if all(old == new for old, new in renamed.items()):
+    """Axes as i0, i1, ... and r0, r1, ... in order, all in one substitution."""
+    parallel, inner = (
+        tuple(Axis(f"{prefix}{count}", axis.extent) for count, axis in enumerate(axes))
+        for prefix, axes in (("i", kernel.parallel), ("r", kernel.inner))
+    )
+    new = dict(zip((*kernel.parallel, *kernel.inner), (*parallel, *inner), strict=True))
+    if all(old == axis for old, axis in new.items()):
         return kernel
-    values = {old: variables((new,))[0] for old, new in renamed.items()}
-    stores = _substituted(kernel, values, {old: (new,) for old, new in renamed.items()})
-    return replace(kernel, parallel=parallel, inner=inner, stores=stores)
+    values = dict(zip(new, variables(tuple(new.values())), strict=True))
+    bound = {old: (axis,) for old, axis in new.items()}
+    return Kernel(kernel.name, parallel, inner, _substituted(kernel, values, bound))
 
 
 # ---- facts that planners and printers ask for ----------------------------------------------

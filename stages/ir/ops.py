@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 
 from stages.ir.dtype import DType
 
@@ -68,7 +68,7 @@ OPS: dict[str, OpInfo] = {
 COMBINES: frozenset[str] = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 
-@lru_cache(maxsize=None)
+@cache
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     """The type of `name` over operands of these types.
 

@@ -1,4 +1,4 @@
-"""Comparing a captured model with eager: values, types, strides, mutation, and which tensors share storage or are one."""
+"""Comparing a captured model with eager: values, types, strides, mutation, which tensors are one or share storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the codegen tests: one cache folder for the session, and a build of many kernels in one translation unit."""
+"""Fixtures of the codegen tests: one cache folder a session, and a build of many kernels at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel has to compute, by torch's own operators over the whole grid of loops: the expected values of the tests.
+"""What a kernel has to compute, by torch's own operators over the whole grid of loops: what tests expect.
 
 It shares nothing with the printers: each node becomes a tensor with a dimension for each axis of the kernel.
 """
@@ -13,12 +13,18 @@ from torch import Tensor
 from stages.ir.expr import Axis, Cast, Const, Expr, Load, Op, Reduce, Select, Var
 from stages.ir.kernel import Kernel
 
+# Operators that torch has under the same name.
+SAME_NAME = (
+    *("add", "sub", "mul", "minimum", "maximum", "neg", "abs", "sign", "fmod"),
+    *("div", "pow", "atan2", "copysign", "hypot", "nextafter", "sqrt", "rsqrt", "exp"),
+    *("exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+    *("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    *("erf", "erfc", "floor", "ceil", "round", "trunc", "eq", "ne", "lt"),
+    *("le", "gt", "ge", "isnan", "isinf"),
+)
+
 EAGER: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(torch, name) for name in "add sub mul minimum maximum neg abs sign fmod div pow atan2".split()},
-    **{name: getattr(torch, name) for name in "copysign hypot nextafter sqrt rsqrt exp exp2 expm1 log log2".split()},
-    **{name: getattr(torch, name) for name in "log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh".split()},
-    **{name: getattr(torch, name) for name in "acosh atanh erf erfc floor ceil round trunc eq ne lt le gt ge".split()},
-    **{name: getattr(torch, name) for name in "isnan isinf".split()},
+    **{name: getattr(torch, name) for name in SAME_NAME},
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "mod": torch.remainder,

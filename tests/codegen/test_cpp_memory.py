@@ -125,7 +125,7 @@ KERNELS = [
 
 @pytest.fixture(scope="module")
 def compiled(build):
-    chosen = [SCHEDULES[n] for n in (0, 2, 5, 8)]
+    chosen = [SCHEDULES[n] for n in (0, 2, 3)]
     built = build([(each, schedule) for each in KERNELS for schedule in chosen])
     return {each.hash: built[n * len(chosen) : (n + 1) * len(chosen)] for n, each in enumerate(KERNELS)}
 
@@ -141,7 +141,7 @@ def test_embedding_takes_negative_indices_and_refuses_those_out_of_range(build, 
     made = embedding(dtype)
     table = random_inputs(made)[1]
     good = torch.tensor([0, 9, -1, -10, 4, 4, 2])
-    for each in build([(made, schedule) for schedule in (SCHEDULES[0], SCHEDULES[5])]):
+    for each in build([(made, schedule) for schedule in (SCHEDULES[0], SCHEDULES[3])]):
         assert torch.equal(run(each, [good, table])[0].view(7, 24), table.view(10, 24)[good])
         for bad in (10, -11, 1 << 40, -(1 << 62)):
             ids = good.clone()
@@ -203,14 +203,14 @@ def test_addition_to_memory_takes_every_contribution(build, dtype):
     values = torch.randint(0, 3, (12_000,)).to(dtype.torch)
     before = torch.ones(200, dtype=dtype.torch)
     wanted = before.view(5, 40).clone().index_add_(0, ids, values.view(300, 40))
-    for each in build([(made, schedule) for schedule in SCHEDULES[2:]]):
+    for each in build([(made, schedule) for schedule in SCHEDULES[1:4]]):
         (found,) = run(each, [ids, values], [before.clone()])
         assert torch.equal(found.view(5, 40), wanted)
 
 
 def test_outputs_may_share_memory_with_inputs_at_the_same_index(build):
     kernels = [softmax(9, 53), layer_norm(9, 53, residual=True), broadcast()]
-    chosen = [SCHEDULES[n] for n in (1, 5, 6)]
+    chosen = [SCHEDULES[n] for n in (1, 2, 3)]
     for each in build([(made, schedule) for made in kernels for schedule in chosen]):
         inputs = random_inputs(each.kernel)
         names = [buffer.name for buffer in each.kernel.inputs]
@@ -228,7 +228,7 @@ def test_positions_beyond_two_to_the_31_are_reached(build):
     a, b = axes("i", 3, 32)
     at = index.add(index.mul(var(a), 1 << 30), index.mul(var(b), 2))
     made = kernel("far", (a, b), (), Store(Buffer("out0", DType.UINT8, size), at, const(9, DType.UINT8)))
-    (each,) = build([(made, SCHEDULES[5])])
+    (each,) = build([(made, SCHEDULES[3])])
     memory = torch.zeros(size, dtype=torch.uint8)
     each.bind([memory])()
     assert memory[-64:].tolist() == [9, 0] * 32
@@ -236,7 +236,7 @@ def test_positions_beyond_two_to_the_31_are_reached(build):
 
 
 def test_bind_refuses_what_does_not_fit(build):
-    (each,) = build([(softmax(9, 53), SCHEDULES[5])])
+    (each,) = build([(softmax(9, 53), SCHEDULES[3])])
     x = torch.randn(9, 53)
     with pytest.raises(IRError, match="has 2 buffers, not 1"):
         each.bind([x])
@@ -245,7 +245,7 @@ def test_bind_refuses_what_does_not_fit(build):
 
 
 def test_rebind_changes_one_address(build):
-    (each,) = build([(softmax(9, 53), SCHEDULES[5])])
+    (each,) = build([(softmax(9, 53), SCHEDULES[3])])
     x, y, first, second = torch.randn(9, 53), torch.randn(9, 53), torch.zeros(9, 53), torch.zeros(9, 53)
     bound = each.bind([x, first])
     bound()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+
 import pytest
 import torch
 
+from stages.codegen import compile_kernels
+from stages.codegen.cpp import compiler
+from stages.codegen.cpp.build import prelude
 from stages.codegen.cpp.printer import print_kernel
 from stages.ir.dtype import DType
-from stages.ir.expr import Buffer, load, op, reduce
+from stages.ir.expr import Buffer, cast, load, op, reduce
 from stages.ir.kernel import IRError, Store
+from stages.ir.ops import OPS
 from stages.ir.schedule import Schedule
 from tests.codegen.kernels import (
     F32,
@@ -97,6 +104,35 @@ def test_threads_share_out_all_items(compiled):
                     check(each, random_inputs(of), rtol=2e-5)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_machine_without_avx_gives_the_same(config):
+    # 128-bit registers, no FMA, and float16 by whole-number arithmetic.
+    plain = dataclasses.replace(config, flags=("-O1", "-march=x86-64"))
+    chosen = [softmax(5, 17), softmax(4, 33, DType.FLOAT16), layer_norm(6, 97, residual=True), column_softmax(9, 43)]
+    for each in compile_kernels([(made, Schedule(vector_width=8)) for made in chosen], torch.device("cpu"), plain):
+        half = each.kernel.outputs[0].dtype.is_half
+        check(each, random_inputs(each.kernel), rtol=1e-3 if half else 2e-5, atol=1e-4 if half else 1e-5)
+
+
+def all_functions(x):
+    """A chain of every kind of function, with other types on the way."""
+    for name in ("exp", "expm1", "tanh", "erf", "erfc", "log1p", "sin", "sqrt", "floor", "abs", "neg", "maximum"):
+        x = op(name, *[x] * OPS[name].arity)
+    return cast(cast(cast(x, DType.FLOAT16), DType.FLOAT64), F32)
+
+
+@pytest.mark.parametrize("march", ["x86-64-v2", "skylake-avx512", "sapphirerapids"])
+def test_code_for_other_machines_compiles(config, march, tmp_path):
+    # Compiled only: this machine may not have the instructions.
+    other = dataclasses.replace(config, flags=("-O1", f"-march={march}"))
+    source = print_kernel(softmax(4, 33, DType.BFLOAT16), Schedule(vector_width=16, unroll=2))
+    source += print_kernel(pointwise("all", 96, all_functions, F32), Schedule(vector_width=16, unroll=2))
+    text = tmp_path / "kernels.cpp"
+    text.write_text(f"{prelude()}\nnamespace weld {{\n{source}\n}}\n")
+    command = compiler.command(compiler.find_compiler(other), other, text, tmp_path / "kernels.so")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_persistent_keeps_the_exponentials_and_looped_does_not():

@@ -18,6 +18,7 @@ class Case:
     """inputs and expected are flat, in the order of `kernel.inputs` and `kernel.outputs`.
 
     ulps     how many units in the last place of `expected` a float may be off; 0 means equal
+    floor    numbers smaller than this have the units of it: they are differences of numbers of that size
     initial  what the outputs hold before (for additions); a pattern of garbage where it is not given
     """
 
@@ -26,6 +27,7 @@ class Case:
     expected: tuple[Tensor, ...]
     ulps: int = 0
     initial: tuple[Tensor, ...] = ()
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,14 @@ def check(case: Case, schedule: Schedule, device: torch.device) -> None:
         assert_close(tensor.cpu(), before, 0)
     for buffer, expected in zip(case.kernel.outputs, case.expected, strict=True):
         assert expected.dtype == buffer.dtype.torch, f"the test expects {expected.dtype} in {buffer}"
-        assert_close(written[buffer].cpu(), expected, case.ulps)
+        assert_close(written[buffer].cpu(), expected, case.ulps, case.floor)
 
 
-def assert_close(actual: Tensor, expected: Tensor, ulps: int) -> None:
-    """Equal NaNs, infinities and shapes, and numbers at most `ulps` units in the last place of `expected` apart."""
+def assert_close(actual: Tensor, expected: Tensor, ulps: int, floor: float = 0.0) -> None:
+    """Equal NaNs, infinities and shapes, and numbers at most `ulps` units in the last place of `expected` apart.
+
+    The unit is that of `floor` where the number is smaller.
+    """
     assert actual.shape == expected.shape
     if not expected.dtype.is_floating_point:
         assert torch.equal(actual, expected), f"{actual} is not {expected}"
@@ -78,7 +83,7 @@ def assert_close(actual: Tensor, expected: Tensor, ulps: int) -> None:
     assert torch.equal(actual.isnan(), nan), f"NaNs differ: {actual} is not {expected}"
     size = expected[~nan].abs().double()
     digits = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}[expected.dtype]
-    smallest = torch.finfo(expected.dtype).smallest_normal
+    smallest = max(torch.finfo(expected.dtype).smallest_normal, floor)
     unit = 2.0 ** (torch.floor(torch.log2(size.clamp(min=smallest))) - digits + 1)
     left, right = actual[~nan].double(), expected[~nan].double()
     equal = left == right

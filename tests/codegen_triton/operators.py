@@ -136,7 +136,7 @@ def combine_case(combine: str, dtype: DType) -> Case:
     rows, size = 5, 13
     values = sample(dtype, 5, rows * size).view(rows, size)
     if dtype.is_float and combine in ("sum", "prod"):
-        values = torch.where(values.isfinite() & (values.abs() < 1e3), values, torch.ones_like(values))
+        values = torch.where(values.isfinite() & (values.abs() < 1e3), values.abs(), torch.ones_like(values))
         values[1, 4], values[2, 3], values[2, 7] = float("nan"), float("inf"), float("-inf")
     if dtype.is_float and combine not in ("sum", "prod"):
         values[0] = torch.where(values[0].isnan(), torch.ones_like(values[0]), values[0])
@@ -151,8 +151,8 @@ def combine_case(combine: str, dtype: DType) -> Case:
     out = Buffer("out0", value.dtype, rows)
     kernel = Kernel(combine, (i,), (r,), (Store(out, var(i), value),))
     expected = reduced(combine, values).to(value.dtype.torch)
-    # The order of a sum is free: its error is bounded by the sum of magnitudes, a few units here.
-    return Case(kernel, (values.flatten(),), (expected,), 64 if dtype.is_float and combine in ("sum", "prod") else 0)
+    # The order of a sum is free: of thirteen positive numbers each addition may be half a unit off.
+    return Case(kernel, (values.flatten(),), (expected,), 8 if dtype.is_float and combine in ("sum", "prod") else 0)
 
 
 def reduced(combine: str, values: Tensor) -> Tensor:

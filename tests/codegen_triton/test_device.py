@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from stages.codegen.triton import compile_kernels
+from stages.ir.dtype import DType
+from stages.ir.kernel import Kernel
 from stages.ir.schedule import Schedule, default_schedule
 from tests.codegen_triton import structures
 from tests.codegen_triton.cases import CASES
@@ -20,21 +22,23 @@ def options(tmp_path_factory):
     return Options(str(tmp_path_factory.mktemp("modules")))
 
 
+def schedules(name: str, kernel: Kernel) -> list[Schedule]:
+    """All schedules for kernels that differ in shape; one where only the operator differs."""
+    return schedules_of(kernel)[: 1 if name.startswith(("op-", "cast-", "round-")) else None]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_together(options):
     """Compile the kernels of all cases at once; the tests then find them in Triton's cache."""
-    work = [
-        (case.kernel, schedule)
-        for case in (build() for build in CASES.values())
-        for schedule in schedules_of(case.kernel)
-    ]
+    cases = {name: build() for name, build in CASES.items()}
+    work = [(case.kernel, schedule) for name, case in cases.items() for schedule in schedules(name, case.kernel)]
     compile_kernels(work, CUDA, options)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(name):
     case = CASES[name]()
-    for schedule in schedules_of(case.kernel):
+    for schedule in schedules(name, case.kernel):
         check(case, schedule, CUDA)
 
 
@@ -44,10 +48,9 @@ def test_rows_of_models(size):
     check(case, default_schedule(case.kernel.rows, case.kernel.row_size, "cuda"), CUDA)
 
 
-def test_scatter_adds_half_types(options):
-    for name in ("float16", "bfloat16"):
-        case = structures.scattered(structures.DType(name))
-        check(case, Schedule(tile=8, num_warps=1), CUDA)
+def test_scatter_adds_half_types():
+    for dtype in (DType.FLOAT16, DType.BFLOAT16):
+        check(structures.scattered(dtype), Schedule(tile=8, num_warps=1), CUDA)
 
 
 def test_a_launch_runs_on_the_current_stream_and_in_a_graph(options):
@@ -71,12 +74,12 @@ def test_addresses_that_are_not_aligned(options):
     compiled = compile_kernels([(case.kernel, Schedule(tile=256))], CUDA, options)[0]
     bound = compiled.bind([memory[1:], out[1:]])
     bound()
-    assert_close(out[1:].cpu(), case.expected[0], case.ulps)
+    assert_close(out[1:].cpu(), case.expected[0], case.ulps, case.floor)
     aligned = torch.empty_like(case.inputs[0], device=CUDA)
     bound.rebind(0, case.inputs[0].to(CUDA))
     bound.rebind(1, aligned)
     bound()
-    assert_close(aligned.cpu(), case.expected[0], case.ulps)
+    assert_close(aligned.cpu(), case.expected[0], case.ulps, case.floor)
 
 
 def test_an_index_out_of_range_is_reported_by_a_later_launch(options):

@@ -83,6 +83,18 @@ def test_tensors_that_do_not_fit_are_refused(interpret):
         interpret(launch, "padded", [*case.inputs, torch.empty(10, dtype=torch.float16)], [])
 
 
+def build_in(folder: str) -> None:
+    """Build a kernel that no other test builds, so that its module is not loaded yet."""
+    compile_kernels([(structures.gelu().kernel, Schedule(tile=2))], CPU, Options(folder))
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(interpret, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    with pytest.raises(UserError, match=r"cannot be written to .*file/triton[\s\S]*codegen.cache_dir"):
+        interpret(build_in, str(blocked))
+
+
 def build_twice() -> tuple[bool, str, str, list[str]]:
     kernel = structures.padded().kernel
     with tempfile.TemporaryDirectory() as folder:

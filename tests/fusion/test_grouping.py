@@ -153,7 +153,7 @@ def test_equal_layers_are_equal_kernels_with_names_of_their_own():
     program = check(layers, torch.randn(3, 8), torch.randn(8, 8))
     assert len({launch.kernel.hash for launch in program.launches}) == 1
     assert [launch.kernel.name for launch in program.launches] == [
-        f"relu_add_native_layer_norm_{number}" for number in range(4)
+        f"relu_add_layer_norm_{number}" for number in range(4)
     ]
 
 

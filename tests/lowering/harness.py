@@ -15,7 +15,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from stages.fusion.lowering import Kind, NotFusable, base_of, build_kernel, extent, kind_of, why_not
+from stages.fusion.lowering import Kind, base_of, build_kernel, extent, kind_of, why_not
 from stages.fusion.lowering.storage import tensor_of
 from stages.ir.interpret import interpret_flat
 from stages.ir.kernel import Kernel
@@ -138,9 +138,21 @@ def check(
         )
 
 
+def check_all(functions: dict[str, Callable[..., Any]], inputs: Sequence[Tensor], cancels: Sequence[str] = ()) -> None:
+    """`check` of each function, one kernel an operator, traced together (a trace costs far more than a kernel)."""
+    pieces = one_by_one(lambda *args: [tree_leaves(function(*args)) for function in functions.values()], inputs)
+    wrong = []
+    for name, function in functions.items():
+        count = len(tree_leaves(function(*inputs)))
+        ours, pieces = pieces[:count], pieces[count:]
+        try:
+            check(ours, function, inputs, cancels=name in cancels)
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert not pieces
+
+
 def _steps(tensor: Tensor) -> list[int]:
     """The strides that matter: of dimensions with more than one position."""
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-__all__ = ["NotFusable", "Run", "calls", "check", "flat", "one_by_one", "together", "trace"]

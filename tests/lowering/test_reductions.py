@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from stages.fusion.lowering import Kind, NotFusable, kind_of
-from tests.lowering.harness import Run, calls, check, one_by_one, together, trace
+from tests.lowering.harness import Run, calls, check, check_all, one_by_one, together, trace
 from tests.lowering.samples import FLOATS, randn
 
 X = randn(2, 8, 4, 6)
@@ -79,27 +79,23 @@ FAKE_STRIDES_DIFFER = {("group_norm", "channels_last"), ("batch_norm", "transpos
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_layouts(name, layout):
+    """Alone in its kernel and as part of a group, on every layout."""
     x, function = LAYOUTS[layout], FUNCTIONS[name]
     same = (name, layout) not in FAKE_STRIDES_DIFFER
-    check(one_by_one(function, [x]), function, [x], layout=same, cancels=True)
     check(together(function, [x])[0], function, [x], layout=same, cancels=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_float_types(name, dtype):
-    function, x = FUNCTIONS[name], X.to(dtype)
-    check(one_by_one(function, [x]), function, [x], cancels=True)
+def test_float_types(dtype):
+    check_all(FUNCTIONS, [X.to(dtype)], cancels=FUNCTIONS)
 
 
 WHOLE = ["sum", "sum_dims", "prod", "amax", "max", "max_dim", "min_dim", "argmax", "argmin", "count_nonzero", "aminmax"]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_numbers(name, dtype):
-    function, x = FUNCTIONS[name], randn(2, 8, 4, 6, dtype=dtype)
-    check(one_by_one(function, [x]), function, [x], cancels=True)
+def test_whole_numbers(dtype):
+    check_all({name: FUNCTIONS[name] for name in WHOLE}, [randn(2, 8, 4, 6, dtype=dtype)])
 
 
 def test_bools_sum_in_int64_and_bytes_are_true_as_bytes():

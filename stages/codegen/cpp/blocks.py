@@ -1,7 +1,7 @@
 """Nested blocks of C++ under construction: a statement can still be added to any block that is open.
 
-That is how loop-invariant values are hoisted: while the innermost loop is being printed, what does not depend on it goes
-to the end of the block around it, which comes before the loop in the text.
+That is how loop-invariant values are hoisted: while the innermost loop is being printed, what does not depend on it
+goes to the end of the block around it, which comes before the loop in the text.
 """
 
 from __future__ import annotations

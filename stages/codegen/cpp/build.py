@@ -40,7 +40,7 @@ def prelude() -> str:
     return "\n".join((folder / name).read_text() for name in HEADERS)
 
 
-def build(functions: str, config: CodegenConfig) -> Library:
+def build_library(functions: str, config: CodegenConfig) -> Library:
     """The library with `functions`, C++ definitions that may use the headers.
 
     Raises `UserError` where there is no compiler, it refuses the code, or the cache folder cannot be written.

@@ -11,7 +11,7 @@ import math
 import torch
 
 from stages.ir.dtype import DType
-from stages.ir.expr import Cast, Const, Expr, Load, Number, Op
+from stages.ir.expr import Cast, Expr, Load, Number, Op
 
 # In memory. A half type is its bits; a bool is a byte, 0 or 1.
 C_TYPES: dict[DType, str] = {
@@ -95,11 +95,19 @@ FUNCTIONS: dict[str, str] = {
     "bounded": "bounded",
 }
 
-_VECTOR_MATH = frozenset("exp exp2 expm1 log log2 log10 log1p sin cos tanh erf erfc".split())
-_LIBRARY = frozenset(
-    "pow atan2 hypot nextafter tan asin acos atan sinh cosh asinh acosh atanh fmod floordiv mod truncdiv".split()
+_VECTOR_MATH = dict.fromkeys(
+    ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc"), 12.0
 )
-
+_LANE_BY_LANE = (
+    *("pow", "atan2", "hypot", "nextafter", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
+    *("fmod", "floordiv", "mod", "truncdiv"),
+)
+# What one lane of an operator costs, in units of one addition; 1 for those not named.
+COSTS: dict[str, float] = {
+    **_VECTOR_MATH,
+    **dict.fromkeys(_LANE_BY_LANE, 40.0),
+    **dict.fromkeys(("div", "sqrt", "rsqrt"), 4.0),
+}
 
 # How a reduction accumulates, (accumulator, value) -> accumulator, and the function object that folds lanes with it.
 COMBINES: dict[str, tuple[str, str]] = {
@@ -140,7 +148,7 @@ def literal(value: Number, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "true" if value else "false"
     if dtype.is_half:
-        bits = torch.tensor(float(value), dtype=dtype.torch).view(torch.int16).item() & 0xFFFF
+        bits = int(torch.tensor(float(value), dtype=dtype.torch).view(torch.int16).item()) & 0xFFFF
         return f"uint16_t(0x{bits:04x})"
     if not dtype.is_float:
         text = "INT64_MIN" if value == -(1 << 63) else f"{int(value)}"
@@ -183,11 +191,8 @@ def conversion(text: str, source: DType, target: DType, lanes: str) -> str:
 def weight(node: Expr) -> float:
     """About what one lane of `node` costs, in units of one addition."""
     if isinstance(node, Op):
-        if node.name in _LIBRARY or (node.name in _VECTOR_MATH and node.dtype is DType.FLOAT64):
-            return 40.0
-        if node.name in _VECTOR_MATH:
-            return 12.0
-        return 4.0 if node.name in ("div", "sqrt", "rsqrt") else 1.0
+        in_library = node.name in _VECTOR_MATH and node.dtype is DType.FLOAT64
+        return COSTS["pow"] if in_library else COSTS.get(node.name, 1.0)
     if isinstance(node, Cast):
         return 2.0
     return 1.0 if isinstance(node, Load) or node.children else 0.0

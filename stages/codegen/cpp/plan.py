@@ -1,4 +1,4 @@
-"""How one kernel runs on the CPU: which axis the lanes lie along, the order of loops, passes over the row, what is kept.
+"""How one kernel runs on the CPU: the axis that lanes lie along, the order of loops, passes over the row, what is kept.
 
 Comes in: a `Kernel` and a `Schedule`. Goes out: a `Plan`, which `printer.py` turns into C++.
 
@@ -101,7 +101,7 @@ def plan(kernel: Kernel, schedule: Schedule) -> Plan:
     items = tuple(a for a in kernel.parallel if a != axis)
     inner = tuple(a for a in kernel.inner if a != axis)
     if axis in kernel.inner:
-        inner = (*inner, axis)  # type: ignore[arg-type]
+        inner = (*inner, axis)
     return Plan(
         kernel=kernel,
         lane_axis=axis,

@@ -1,7 +1,7 @@
 """(Kernel, Schedule) -> C++: one function over a range of work items, and the entry point that shares them out.
 
     static int k_..._items(void *const *buffers, int64_t begin, int64_t end)     0, or 1 where an index was out of range
-    extern "C" int k_...(void *const *buffers, int threads)
+    ENTRY int k_...(void *const *buffers, int threads)                           the same, over all of them
 
 An item is a row, or a tile of positions where the lanes lie along a parallel axis; see `plan.py`. A loop over lanes is
 printed twice: for full vectors, and once more for the lanes that are left, under another `lanes`.
@@ -49,7 +49,7 @@ class _Printer:
         if self.schedule.threads != 1 and count >= 2 * grain:
             body = f"[=](int64_t begin, int64_t end) {{ return {self.symbol}_items(buffers, begin, end); }}"
             call = f"parallel_for(threads, {count}, {grain}, {body})"
-        return f'extern "C" __attribute__((visibility("default"))) int {self.symbol}(void *const *buffers, int threads) {{\n  return {call};\n}}\n'
+        return f"ENTRY int {self.symbol}(void *const *buffers, int threads) {{\n  return {call};\n}}\n"
 
     def _declare(self) -> None:
         kernel, add = self.kernel, self.blocks.add

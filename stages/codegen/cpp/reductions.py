@@ -6,16 +6,17 @@ does not grow with the length of the row, whatever the order of the loops.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stages.codegen.cpp.operators import C_TYPES, COMBINES, identity, literal
+from stages.codegen.cpp.plan import Plan
 from stages.ir.dtype import DType
 from stages.ir.expr import Reduce
 from stages.ir.kernel import product
-from stages.codegen.cpp.plan import Plan
 
-# Values that one lane adds up before they go to the running total in double.
-BLOCK = 256
+# A lane that adds up more values than `LONGEST` does so in blocks of about `BLOCK`.
+LONGEST, BLOCK = 128, 32
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,22 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class Blocking:
-    """Loop number `loop` of the row (an index into `Plan.inner`) runs in chunks of `trips`; a sum is flushed after each."""
+    """Loop number `loop` of `Plan.inner` runs in chunks of `trips`; a sum is flushed after each."""
 
     loop: int
     trips: int
 
 
 def blocking(plan: Plan) -> Blocking | None:
-    """Where sums are flushed so that no lane adds up more than about `BLOCK` values in a row; None for short rows."""
+    """Where sums are flushed so that no lane adds up more than `LONGEST` values in a row; None for short rows."""
+    trips = [-(-axis.extent // plan.lanes) if axis == plan.lane_axis else axis.extent for axis in plan.inner]
+    if math.prod(trips) <= LONGEST:
+        return None
     inside = 1
-    for number in reversed(range(len(plan.inner))):
-        axis = plan.inner[number]
-        trips = -(-axis.extent // plan.lanes) if axis == plan.lane_axis else axis.extent
-        if inside * trips > BLOCK:
+    for number in reversed(range(len(trips))):
+        if inside * trips[number] > BLOCK:
             return Blocking(number, max(1, BLOCK // inside))
-        inside *= trips
+        inside *= trips[number]
     return None
 
 

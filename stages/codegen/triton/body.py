@@ -87,6 +87,12 @@ class Body:
                 self._define(node)
         return self._name(root)
 
+    def result(self, root: Expr) -> str:
+        """`value` of what is stored or reduced."""
+        name = self.value(root)
+        self._report_anywhere(root)
+        return name
+
     def bind(self, node: Expr, name: str) -> None:
         """Say which variable holds `node` from here on."""
         in_loop = self._loop is not None and self.tiling.inner in self.dims[id(node)]
@@ -137,7 +143,7 @@ class Body:
             raise IRError(f"kernel '{self.kernel.name}': a {node.combine} is used before it was computed")
         else:
             for child in self._operands(node):
-                self._report(child, self.guards(self.dims[id(child)]), self.dims[id(child)])
+                self._report_anywhere(child)
             source = self._source(node)
         self.bind(node, self.assign(source, self.dims[id(node)]))
         if isinstance(node, Op) and node.name == "bounded":
@@ -188,7 +194,6 @@ class Body:
         dims = self.dims[id(node)]
         conditions = self.guards(dims)
         if node.mask is not None:
-            self._report(node.mask, self.guards(self.dims[id(node.mask)]), self.dims[id(node.mask)])
             conditions.append(self._name(node.mask))
         for atom in indices.atoms(node.index):
             self._report(atom, conditions, dims)
@@ -226,9 +231,7 @@ class Body:
         """Compute all that `store` needs; the variable of its value."""
         for atom in indices.atoms(store.index):
             self.value(atom)
-        name = self.value(store.value)
-        self._report(store.value, self.guards(self.dims[id(store.value)]), self.dims[id(store.value)])
-        return name
+        return self.result(store.value)
 
     # ---- bounds checks ----------------------------------------------------------------------
 
@@ -238,6 +241,11 @@ class Body:
         assert isinstance(size, Const)
         self._in_range[id(node)] = self.assign(f"({wrapped} >= 0) & ({wrapped} < {size.value})", dims)
         self.bind(node, self.assign(f"tl.where({self._in_range[id(node)]}, {wrapped}, 0)", dims))
+
+    def _report_anywhere(self, node: Expr) -> None:
+        """`_report` at every position of the kernel: an index that is used as a number, not to load."""
+        dims = self.dims[id(node)]
+        self._report(node, self.guards(dims), dims)
 
     def _report(self, node: Expr, conditions: list[str], dims: Dims) -> None:
         """Set the error flag where `node` is a bounds-checked index that is out of range and `conditions` hold."""

@@ -20,6 +20,7 @@ memory, not for arithmetic.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from stages.codegen.triton import ops
 from stages.codegen.triton.body import INDENT, Body
@@ -57,7 +58,6 @@ def _module(kernel: Kernel, schedule: Schedule, tiling: Tiling, lines: list[str]
     if kernel.checks_index:
         signature["error"] = "*i32"
     options = {"num_warps": schedule.num_warps, "enable_fp_fusion": False, "enable_reflect_ftz": False}
-    formals = ", ".join(f'"{name}": "{kind}"' for name, kind in signature.items())
     head = [
         f'"""{kernel.name}, kernel {kernel.hash}, under {schedule.text()}."""',
         "",
@@ -68,14 +68,19 @@ def _module(kernel: Kernel, schedule: Schedule, tiling: Tiling, lines: list[str]
         "",
         f'ENTRY = "{name}"',
         f"GRID = ({tiling.programs}, 1, 1)",
-        f"SIGNATURE = {{{formals}}}",
-        f"OPTIONS = {{{', '.join(f'{chr(34)}{key}{chr(34)}: {value!r}' for key, value in options.items())}}}",
+        f"SIGNATURE = {_table(signature)}",
+        f"OPTIONS = {_table(options)}",
         "",
         "",
         "@triton.jit",
         f"def {name}({', '.join(signature)}):",
     ]
     return "\n".join([*head, *(INDENT + line for line in lines)]) + "\n"
+
+
+def _table(entries: Mapping[str, str | bool | int]) -> str:
+    """A dictionary as source, in double quotes."""
+    return repr(dict(entries)).replace("'", '"')
 
 
 def _write_stores(body: Body, stores: tuple[Store, ...]) -> None:
@@ -96,7 +101,7 @@ def _persistent(body: Body) -> None:
     body.lines.append(f"inner = {tiling.lanes(inner)}{widen}")
     body.lines.extend(tiling.row_lines)
     for reduction in body.kernel.reduces:
-        body.value(reduction.body)
+        body.result(reduction.body)
         block = _masked(body, reduction)
         body.bind(reduction, _across(body, reduction, *_blocks(body, reduction, block)))
     _write_stores(body, body.kernel.stores)
@@ -110,7 +115,7 @@ def _looped(body: Body, schedule: Schedule) -> None:
         accumulators = {id(reduction): _accumulators(body, reduction) for reduction in reductions}
         with body.loop(*_row_loop(body, schedule)):
             for reduction in reductions:
-                body.value(reduction.body)
+                body.result(reduction.body)
                 _accumulate(body, reduction, accumulators[id(reduction)])
         for reduction in reductions:
             body.bind(reduction, _across(body, reduction, *accumulators[id(reduction)]))

@@ -43,8 +43,10 @@ def build_kernel(
         raise NotFusable("nothing of the group is used outside it")
     try:
         build = _Build(nodes, outputs, name, emulate_precision_casts)
-        # Normal form splits the one parallel axis into loops; sorted by strides, more of them merge.
-        kernel = normalize(_parallel_by_strides(normalize(build.kernel())))
+        kernel = normalize(build.kernel())
+        # Normal form has split the one parallel axis into loops; sorted by strides, more of them merge.
+        ordered = _parallel_by_strides(kernel)
+        kernel = kernel if ordered.parallel == kernel.parallel else normalize(ordered)
         verify(kernel)
     except IRError as error:
         raise NotFusable(str(error).removeprefix(f"kernel '{name}': ")) from error

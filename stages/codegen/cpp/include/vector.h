@@ -13,6 +13,7 @@
 #include <limits>
 
 #define INLINE inline __attribute__((always_inline))
+#define ENTRY extern "C" __attribute__((visibility("default")))
 #define UNROLLED _Pragma("GCC unroll 64")
 
 namespace weld {

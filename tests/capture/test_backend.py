@@ -1,0 +1,160 @@
+"""The torch.compile entry: kinds of inputs, training, and sizes that vary."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from stages.capture import CaptureConfig, make_backend
+from stages.ir.graph import verify
+
+
+class Compiler:
+    """Runs each graph as it is, and keeps what it was given."""
+
+    def __init__(self):
+        self.graphs = []
+
+    def __call__(self, graph):
+        verify(graph)
+        self.graphs.append(graph)
+        constants = [entry.tensor for entry in graph.inputs if entry.kind == "constant"]
+        for node in graph.module.graph.nodes:
+            for value in (
+                node.meta.get("val", ()) if isinstance(node.meta.get("val"), tuple) else [node.meta.get("val")]
+            ):
+                assert not isinstance(value, torch.Tensor) or all(type(size) is int for size in value.shape)
+        return lambda arguments: graph.module(*arguments, *constants)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, value, scale=2.0):
+        hidden = self.norm(self.linear(value))
+        return hidden.sum(0) * value.shape[0] * scale, value.shape[0] + 1, hidden.reshape(-1)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, **config):
+    compiler = Compiler()
+    return compiler, torch.compile(model, backend=make_backend(compiler, CaptureConfig(**config)))
+
+
+def assert_equal(ours, eager):
+    assert type(ours[1]) is int and ours[1] == eager[1]
+    torch.testing.assert_close((ours[0], ours[2]), (eager[0], eager[2]))
+
+
+@torch.no_grad()
+def test_parameters_are_weights_in_inference():
+    model = Model().eval()
+    compiler, call = compiled(model)
+    value = torch.randn(3, 4)
+    assert_equal(call(value), model(value))
+    kinds = {entry.source: (entry.kind, entry.tensor) for entry in compiler.graphs[0].inputs}
+    assert kinds["linear.weight"] == ("weight", model.linear.weight)
+    assert kinds["norm.running_mean"][1] is model.norm.running_mean
+    assert kinds["value"] == ("user", None)
+    model.linear.weight.data.mul_(2)
+    assert_equal(call(value), model(value))
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_varying_batch_sizes(marked, training):
+    model = Model().double().train(training)
+    eager = copy.deepcopy(model)
+    compiler, call = compiled(model)
+    with torch.set_grad_enabled(training):
+        for size in (3, 5, 7, 3, 9):
+            value = torch.randn(size, 4, dtype=torch.float64, requires_grad=training)
+            if marked:
+                torch._dynamo.mark_dynamic(value, 0)
+            ours, expected = call(value), eager(value)
+            assert_equal(ours, expected)
+            if training:
+                weights = [(value, *entry.parameters()) for entry in (model, eager)]
+                losses = [result[0].sum() + result[2].pow(2).sum() for result in (ours, expected)]
+                for one, other in zip(*map(torch.autograd.grad, losses, weights), strict=True):
+                    torch.testing.assert_close(one, other)
+    for (name, one), other in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    assert all(graph.training == training for graph in compiler.graphs)
+
+
+@torch.no_grad()
+def test_a_size_is_compiled_once_while_it_is_kept():
+    model = Model().eval()
+    compiler, call = compiled(model, sizes_kept=2)
+    sizes_compiled = []
+    for size in (2, 3, 4, 3, 4, 5, 4, 3):
+        before = len(compiler.graphs)
+        value = torch.randn(size, 4)
+        assert_equal(call(value), model(value))
+        sizes_compiled.append(len(compiler.graphs) - before)
+    # 2 is compiled before Dynamo turns dynamic; 5 drops 3, the one used least recently, which comes back at the end.
+    assert sizes_compiled == [1, 1, 1, 0, 0, 1, 0, 1]
+
+
+@torch.no_grad()
+def test_numbers_that_vary_with_the_sizes():
+    model = Model().eval()
+    _, call = compiled(model)
+    for scale in (1.0, 2.5, 3.5):
+        for size in (2, 3):
+            value = torch.randn(size, 4)
+            assert_equal(call(value, scale), model(value, scale))
+
+
+@torch.no_grad()
+def test_mutation_under_varying_sizes():
+    def model(value):
+        value.add_(value.shape[0])
+        return value[1:], value * 2
+
+    _, call = compiled(model)
+    for size in (3, 4, 5):
+        ours = torch.randn(size, 4)
+        expected = ours.clone()
+        torch.testing.assert_close(call(ours), model(expected))
+        torch.testing.assert_close(ours, expected)
+
+
+@torch.no_grad()
+def test_a_size_that_depends_on_data_runs_in_eager_with_a_warning():
+    def model(value):
+        return value[value > 0] * value.shape[0]
+
+    compiler = Compiler()
+    call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
+    for size in (3, 4, 5):
+        value = torch.randn(size, 4)
+        with pytest.warns(UserWarning, match=r"test_backend.py:\d+: return value\[value > 0\]"):
+            torch.testing.assert_close(call(value), model(value))
+    assert not compiler.graphs
+
+
+@torch.no_grad()
+def test_weights_that_the_compiler_computes_with_are_real():
+    model = nn.Linear(4, 4)
+
+    def compiler(graph):
+        weight = next(entry.tensor for entry in graph.inputs if entry.source == "weight")
+        assert (weight + 0).sum().dtype is torch.float32 and not (weight * 2).requires_grad
+        assert (weight @ weight).dtype is torch.float32
+        return lambda arguments: graph.module(*arguments)
+
+    call = torch.compile(model, backend=make_backend(compiler))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert call(torch.randn(3, 4)).dtype is torch.bfloat16
