@@ -7,12 +7,15 @@ runs our program of it. Capture does what is between the two (AOTAutograd); the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, fx
 
-from pipeline.compile import compile_graph
+from pipeline.compile import compile_graph, device_in
+from pipeline.precision import WHOLE_MODEL, context_of
 from pipeline.stages import service
+from stages.ir.errors import ConfigError
 from stages.ir.graph import Graph
 
 
@@ -34,5 +37,15 @@ def torchweld(
         assert executable is not None
         return executable
 
+    precision = session.config.precision
+    if precision.mode in WHOLE_MODEL:
+        raise ConfigError(
+            "precision",
+            f"'{precision.mode}' converts the model and its inputs, which a backend of torch.compile cannot",
+            f"convert them yourself, or use optimize(model, inputs, ['precision={precision.mode}'])",
+        )
     backend: Callable[..., Any] = service("make_backend")(compile_one, session.config.capture)
-    return backend(gm, example_inputs)
+    # AOTAutograd traces what autocast makes of the graph. In fp32, the default, an autocast of the user's own counts.
+    own = precision.mode != "fp32"
+    with context_of(precision, device_in(example_inputs)) if own else nullcontext():
+        return backend(gm, example_inputs)

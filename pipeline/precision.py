@@ -19,7 +19,7 @@ from torch.utils import _pytree
 from pipeline.stages import service
 from stages.precision.config import PrecisionConfig
 
-_WHOLE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WHOLE_MODEL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def context_of(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[Any]:
@@ -43,7 +43,7 @@ def products(config: PrecisionConfig) -> Iterator[None]:
 
 def converted(model: Callable[..., Any], config: PrecisionConfig) -> Callable[..., Any]:
     """For bf16 and fp16 a copy of `model` in that type; else `model` itself. A function has nothing to convert."""
-    dtype = _WHOLE.get(config.mode)
+    dtype = WHOLE_MODEL.get(config.mode)
     if dtype is None or not isinstance(model, torch.nn.Module):
         return model
     return copy.deepcopy(model).to(dtype)
@@ -53,7 +53,7 @@ def narrowed(
     args: Sequence[Any], kwargs: Mapping[str, Any], config: PrecisionConfig
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as the converted model takes them: floating tensors in its type, the rest as it is."""
-    dtype = _WHOLE.get(config.mode)
+    dtype = WHOLE_MODEL.get(config.mode)
     if dtype is None:
         return tuple(args), dict(kwargs)
 
@@ -65,7 +65,7 @@ def narrowed(
 
 def taking_any(call: Callable[..., Any], config: PrecisionConfig) -> Callable[..., Any]:
     """`call`, which takes arguments of the precision's type, as one that takes the user's."""
-    if config.mode not in _WHOLE:
+    if config.mode not in WHOLE_MODEL:
         return call
 
     def narrowing(*args: Any, **kwargs: Any) -> Any:

@@ -260,6 +260,27 @@ def test_the_backend_compiles_each_graph_with_its_options(calls: Calls, config: 
     assert calls.order == ["rewrite", "precision", "fusion", "buffers", "autotune", "codegen", "runtime"]
 
 
+def test_autocast_in_the_backend_is_the_options_or_the_users_own() -> None:
+    """On the real stages: values and types are those of eager under autocast."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(4, 3)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = model(x)
+            torch.compiler.reset()
+            ambient = torch.compile(model, backend=torchweld)(x)
+        torch.compiler.reset()
+        asked = torch.compile(model, backend=torchweld, options={"precision": "amp"})(x)
+    for result in (ambient, asked):
+        assert result.dtype == torch.bfloat16
+        torch.testing.assert_close(result, expected, atol=2**-7, rtol=2**-7)  # a rounding or two of bfloat16
+
+
+def test_the_backend_refuses_to_convert_a_model(calls: Calls) -> None:
+    with pytest.raises(ConfigError, match="which a backend of torch.compile cannot"):
+        torchweld("module", [], options={"precision": "bf16"})  # type: ignore[arg-type]
+
+
 def test_the_backend_refuses_a_bad_option(calls: Calls) -> None:
     with pytest.raises(ConfigError, match="did you mean 'amp'"):
         torchweld("module", [], options={"precision": "apm"})  # type: ignore[arg-type]
