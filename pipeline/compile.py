@@ -1,6 +1,6 @@
 """The main function: hands the output of each stage to the next, in the order of `stages:` in the config.
 
-    capture -> rewrite -> precision -> fusion -> buffers -> autotune -> codegen -> runtime
+    capture -> precision -> rewrite -> fusion -> buffers -> autotune -> codegen -> runtime
 
 Comes in: a model and the inputs of one call, or one graph of torch.compile. Goes out: something to call. A stage knows
 only its own input; what one needs of another (autotune: codegen's builder) is handed over here.

@@ -20,6 +20,7 @@ from torch.utils import _pytree
 
 from pipeline.compile import Compilation, Session, compile_model, evaluating
 from pipeline.explain import explain
+from pipeline.precision import products
 from pipeline.validation import validate
 from stages.capture.signature import SignatureMismatch
 from stages.ir.errors import UserError
@@ -88,7 +89,7 @@ class Optimized:
             return self._run(self.compile(*args, **kwargs), args, kwargs)
 
     def _run(self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), products(self.session.config.precision):
             modules = compilation.model.modules() if isinstance(compilation.model, torch.nn.Module) else ()
             if not any(module.training for module in modules):
                 return compilation.call(*args, **kwargs)

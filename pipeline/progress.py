@@ -15,6 +15,16 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 
+# Where there is no window to fit, a table is as wide as its longest line, so that it can be pasted.
+_WIDE = 160
+
+
+def plain_console() -> Console:
+    """A console on standard output, of the window's width, or wide where there is no window."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
 class Progress:
     """seconds: wall time of each stage, summed over the graphs that went through it.
 
@@ -22,7 +32,7 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or plain_console()
         self.quiet = quiet
         self.seconds: dict[str, float] = {}
         self.current = ""

@@ -41,8 +41,8 @@ STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
         Stage("capture", "model", "graph", True, _room("capture")),
-        Stage("rewrite", "graph", "graph", False, _room("rewrite")),
         Stage("precision", "graph", "graph", False, _room("precision")),
+        Stage("rewrite", "graph", "graph", False, _room("rewrite")),
         Stage("fusion", "graph", "program", True, _room("fusion")),
         Stage("buffers", "program", "planned program", True, _room("buffers")),
         Stage("autotune", "planned program", "planned program", False, _room("autotune")),

@@ -31,13 +31,13 @@ def test_each_stage_gets_what_the_one_before_gave(calls: Calls, config: Config) 
     model = nn.Linear(3, 2)
     x = torch.randn(4, 3)
     compilation = compile_model(model, (x,), {}, Session(config, progress))
-    stages = ["capture", "rewrite", "precision", "fusion", "buffers", "autotune", "codegen", "runtime"]
+    stages = ["capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime"]
     assert calls.order == stages
     assert list(progress.seconds) == stages
     for name in stages[1:]:
         assert getattr(config, name) in calls.arguments[name]
     assert calls.arguments["precision"][0].notes == ["rewrite"]
-    assert calls.arguments["fusion"][0].notes == ["rewrite", "precision"]
+    assert calls.arguments["fusion"][0].notes == ["precision", "rewrite"]
     assert calls.arguments["autotune"][0].notes == ("planned",)
     build, database = calls.arguments["autotune"][2:]
     assert build([1, 2]) == [(2, torch.device("cpu"), config.codegen)]
@@ -257,7 +257,7 @@ def test_the_backend_compiles_each_graph_with_its_options(calls: Calls, config: 
     name = next(iter(traced.graph.nodes)).name
     executable = compile_graph(Graph(traced, [GraphInput(name, "user")], torch.device("cpu")))
     assert torch.equal(executable([x]), torch.sin(x))
-    assert calls.order == ["rewrite", "precision", "fusion", "buffers", "autotune", "codegen", "runtime"]
+    assert calls.order == ["precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime"]
 
 
 def test_autocast_in_the_backend_is_the_options_or_the_users_own() -> None:
