@@ -146,3 +146,35 @@ def test_long_sums_are_as_accurate_as_eagers(build, kind):
     eager = (x.reshape(order).sum(dims).double() - exact).abs().mean()
     for each in build([(made, schedule) for schedule in SCHEDULES]):
         assert (run(each, [x])[0].double() - exact).abs().mean() <= eager
+
+
+def test_a_long_reduction_of_few_rows_is_shared_out_and_gives_the_same_on_any_number_of_threads(build):
+    parallel, inner = axes("i", 2), axes("r", 40, 5000)
+    x = load(Buffer("in0", F32, 400_000), flat(*parallel, *inner))
+    scale = load(Buffer("in1", F32, 2), flat(*parallel))
+    total = op("mul", reduce("sum", inner, op("abs", x)), scale)
+    made = kernel(
+        "norms",
+        parallel,
+        inner,
+        Store(Buffer("out0", F32, 2), flat(*parallel), total),
+        Store(Buffer("out1", F32, 2), flat(*parallel), reduce("max", inner, x)),
+        Store(
+            Buffer("out2", DType.BOOL, 2), flat(*parallel), reduce("any", inner, op("gt", x, op("mul", scale, scale)))
+        ),
+    )
+    columns = reduction("sum", F32, 5, 90_000, False)
+    inputs = {"in0": torch.randn(450_000), "in1": torch.tensor([0.25, 9.0])}
+    before = torch.get_num_threads()
+    try:
+        for each in build([(of, schedule) for of in (made, columns) for schedule in SCHEDULES]):
+            assert "_slices(" in each.source
+            given = [inputs[buffer.name][: buffer.size] for buffer in each.kernel.inputs]
+            found = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                check(each, given)
+                found.append(run(each, given))
+            assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    finally:
+        torch.set_num_threads(before)

@@ -14,8 +14,9 @@ from stages.codegen.cpp.expressions import Expressions
 from stages.codegen.cpp.operators import C_TYPES
 from stages.codegen.cpp.plan import Pass, Plan, guards, plan
 from stages.codegen.cpp.reductions import Accumulator, Blocking, blocking, needs_blocks
+from stages.codegen.cpp.split import Split, split
 from stages.ir.expr import Axis, Expr
-from stages.ir.kernel import Kernel, product
+from stages.ir.kernel import Kernel, Store, product
 from stages.ir.schedule import Schedule
 from stages.ir.text import kernel_text
 
@@ -23,7 +24,25 @@ from stages.ir.text import kernel_text
 def print_kernel(kernel: Kernel, schedule: Schedule, symbol: str = "") -> str:
     """The source of `kernel` under `schedule`, whose entry point is called `symbol` (by default after the hash)."""
     symbol = symbol or f"k_{kernel.hash}"
+    if (parts := split(kernel, schedule)) is not None:
+        return _print_split(kernel, parts, schedule, symbol)
     return _Printer(kernel, schedule, symbol).print()
+
+
+def _print_split(kernel: Kernel, parts: Split, schedule: Schedule, symbol: str) -> str:
+    """Both parts, and an entry point that runs one after the other with the partial results on its stack."""
+    addresses = {buffer: f"buffers[{number}]" for number, buffer in enumerate(kernel.buffers)}
+    addresses |= {buffer: buffer.name for buffer in parts.partials}
+    lines = [f"{C_TYPES[buffer.dtype]} {buffer.name}[{buffer.size}];" for buffer in parts.partials]
+    calls, sources = [], []
+    for name, part in (("slices", parts.slices), ("rest", parts.rest)):
+        sources.append(_Printer(part, schedule, f"{symbol}_{name}").print())
+        lines.append(f"void *const {name}[] = {{{', '.join(addresses[buffer] for buffer in part.buffers)}}};")
+        calls.append(f"{symbol}_{name}({name}, threads)")
+    lines.append(f"const int failed = {calls[0]};")
+    lines.append(f"return {calls[1]} | failed;")
+    body = "".join(f"  {line}\n" for line in lines)
+    return "\n".join([*sources, f"ENTRY int {symbol}(void *const *buffers, int threads) {{\n{body}}}\n"])
 
 
 class _Printer:
@@ -210,11 +229,11 @@ class _Printer:
             parts.append(axis.name if stride == 1 else f"{axis.name} * {stride}")
         return " + ".join(parts) or "0"
 
-    def _stores(self, stores: tuple[object, ...], checks: dict[Expr, Expr | None]) -> None:
+    def _stores(self, stores: tuple[Store, ...], checks: dict[Expr, Expr | None]) -> None:
         """All values first, then all stores: an output may share memory with an input at the same position."""
         for node, guard in checks.items():
             self.expressions.check(node, guard)
         axis = self.plan.lane_axis
         has_lanes = axis is not None and any(axis in block.axes for block in self.blocks.open_blocks)
-        for line in [self.expressions.store(store, has_lanes) for store in stores]:  # type: ignore[arg-type]
+        for line in [self.expressions.store(store, has_lanes) for store in stores]:
             self.blocks.add(line)

@@ -16,7 +16,7 @@ from stages.ir.expr import Reduce
 from stages.ir.kernel import product
 
 # A lane that adds up more values than `LONGEST` does so in blocks of about `BLOCK`.
-LONGEST, BLOCK = 128, 32
+LONGEST, BLOCK = 128, 16
 
 
 @dataclass(frozen=True)
