@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-
 # Where there is no window to fit, a table is as wide as its longest line, so that it can be pasted.
 _WIDE = 160
 

@@ -58,9 +58,9 @@ def is_tensor(node: fx.Node) -> bool:
 
 
 def is_opaque(value: fx.Node) -> bool:
-    """Whether the tensor of `value` has no strides: oneDNN's packed layout. Its fake value then only tells its shape."""
+    """Whether the tensor of `value` has no strides: oneDNN's packed layout; its fake value only tells the shape."""
     tensor = tensor_of(value)
-    return value.meta.get("opaque", False) or (tensor is not None and tensor.layout is not torch.strided)
+    return bool(value.meta.get("opaque")) or (tensor is not None and tensor.layout is not torch.strided)
 
 
 def lies_on(tensor: torch.Tensor, device: torch.device) -> bool:
