@@ -12,48 +12,23 @@ from typing import Any
 
 import torch
 
-from pipeline.compile import Compilation, Unit, evaluating
+from pipeline.compile import Compilation, Unit
 from pipeline.config import Config
 from pipeline.stages import service
+from pipeline.stepwise import graph_calls
 from stages.ir.program import Launch
 
 
 def first_wrong_step(compilation: Compilation, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config) -> str:
     """The first wrong step in words, or why none was found. Nothing is raised: the validation has failed already."""
     try:
-        for unit, inputs in _inputs(compilation, args, kwargs):
+        for unit, inputs in graph_calls(compilation, args, kwargs):
             wrong = _search(unit, inputs, config)
             if wrong is not None:
                 return f"graph {unit.number}: {wrong}"
     except Exception as error:
         return f"the first wrong step was not found: {type(error).__name__}: {error}"
     return "every step is right as the graph after rewriting has it: the fault lies before fusion, or around the graphs"
-
-
-def _inputs(
-    compilation: Compilation, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[Unit, list[torch.Tensor]]]:
-    """What each graph is called with in `compilation.call(*args, **kwargs)`, in the order of the calls."""
-    seen: list[tuple[Unit, list[torch.Tensor]]] = []
-    targets = [slot.target for slot in compilation.slots]
-
-    def recording(unit: Unit) -> Any:
-        def target(arguments: list[torch.Tensor]) -> Any:
-            assert unit.executable is not None
-            seen.append((unit, [each.clone() if isinstance(each, torch.Tensor) else each for each in arguments]))
-            return unit.executable(arguments)
-
-        return target
-
-    try:
-        for slot, unit in zip(compilation.slots, compilation.units):
-            slot.target = recording(unit)
-        with evaluating(compilation.model):
-            compilation.call(*args, **kwargs)
-    finally:
-        for slot, target in zip(compilation.slots, targets):
-            slot.target = target
-    return seen
 
 
 def _search(unit: Unit, inputs: list[torch.Tensor], config: Config) -> Any:

@@ -29,6 +29,7 @@ from pipeline.progress import Progress
 from pipeline.recipe import Recipe
 from pipeline.result import Result
 from pipeline.stages import service
+from pipeline.stepwise import step_times
 from pipeline.validation import validate
 from stages.ir.errors import UserError
 
@@ -189,6 +190,8 @@ def _benchmark(
             details={peer.name: peer.detail for peer in peers},
             failures={peer.name: peer.failure for peer in peers if peer.failure},
         )
+    with progress.stage("steps"), torch.no_grad():
+        result.step_ms = step_times(compilation, args, kwargs, device)
 
 
 # ---- what stays ----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Result:
     stopped_in      the stage that was running when the run was interrupted or broke
     stage_seconds   wall time of each stage, for all graphs together
     started         seconds since 1970
+    step_ms         milliseconds of each step run by itself, by the number of the graph
     pictures        the arena of each graph as SVG, by the graph's number
     validation, benchmark   what the stages gave; None where they did not run (to the end)
     notes           what the user should know, in order
@@ -39,6 +40,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
     pictures: dict[int, str] = field(default_factory=dict)
+    step_ms: dict[int, list[float]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

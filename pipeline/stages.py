@@ -64,6 +64,7 @@ SERVICES: dict[str, str] = {
     "tuning_path": "stages.autotune.database:default_path",
     "arena_picture": "stages.buffers.picture:picture",
     "float64_reference": "stages.validate:float64_reference",
+    "time_steps": "stages.benchmark.steps:time_steps",
     "first_wrong_step": "stages.validate:first_wrong_step",
     "node_values": "stages.validate:node_values",
     "build_peers": "stages.benchmark.peers:build_peers",
