@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,12 +42,14 @@ def main() -> int:
 def _run(arguments: Sequence[str]) -> int:
     options = get_args_parser().parse_args(list(arguments))
     asks_hydra = options.help or options.hydra_help or options.info or options.shell_completion
-    extra = []
+    extra: list[str] = []
+    folder: Path | None = None
     if not asks_hydra:
         config = _check(options.overrides, options.multirun, options.config_dir)
         named = any(text.startswith("hydra.run.dir=") for text in options.overrides)
         if config is not None and not (options.cfg or named):
-            extra = [f"hydra.run.dir={_quoted(_claim(config))}"]
+            folder = _claim(config)
+            extra = [f"hydra.run.dir={_quoted(folder)}"]
     codes: list[int] = []
 
     @hydra.main(config_path="pkg://conf", config_name="config", version_base="1.3")
@@ -61,6 +64,10 @@ def _run(arguments: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     finally:
         sys.argv = before
+        if folder is not None:  # still empty where the run was stopped before it began
+            with suppress(OSError):
+                folder.rmdir()
+                folder.parent.rmdir()
     return max(codes, default=0)
 
 
