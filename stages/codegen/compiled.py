@@ -17,7 +17,10 @@ from stages.ir.schedule import Schedule
 
 
 class BoundKernel(Protocol):
-    """A kernel with an address for each of its buffers. It does not keep the tensors alive: their owner does."""
+    """A kernel with an address for each of its buffers.
+
+    It keeps the tensors alive that it was bound to, but not one passed to `rebind`: whoever rebinds owns the memory.
+    """
 
     def __call__(self) -> None:
         """Launch; on CUDA on the current stream.

@@ -14,6 +14,11 @@ from stages.ir.schedule import Schedule
 Build = Callable[[Sequence[tuple[Kernel, Schedule]]], list[CompiledKernel]]
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> CodegenConfig:
     # -O1 halves the time that the suite spends in the compiler; the code that is tested is the same.

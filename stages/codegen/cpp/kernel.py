@@ -50,12 +50,14 @@ class BoundCppKernel:
     def __init__(self, compiled: CppKernel, tensors: Sequence[Tensor]) -> None:
         self._name = compiled.kernel.name
         self._function = compiled.function
-        self._threads = compiled.schedule.threads
+        self._most = compiled.schedule.threads or 1 << 30
+        self._held: list[Tensor | None] = list(tensors)
         self._addresses = (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
     def __call__(self) -> None:
-        if self._function(self._addresses, self._threads or torch.get_num_threads()):
+        if self._function(self._addresses, min(self._most, torch.get_num_threads())):
             raise IndexError(f"index out of range in kernel '{self._name}'")
 
     def rebind(self, position: int, tensor: Tensor) -> None:
         self._addresses[position] = tensor.data_ptr()
+        self._held[position] = None

@@ -282,7 +282,7 @@ template <class V> INLINE V sqrt(V x) {
 }
 template <class V> INLINE V rsqrt(V x) { return div(splat_as<V>(1), sqrt(x)); }
 
-// To the nearest whole number, ties to even: adding and subtracting 2^23 (2^52) rounds off the fraction of what is less.
+// To the nearest whole number, ties to even: 2^23 (2^52), added and subtracted, rounds off the fraction of what is less.
 template <class V> INLINE V round(V x) {
   const V large = splat_as<V>(1 / std::numeric_limits<element_of<V>>::epsilon());
   const V size = abs(x);
@@ -306,7 +306,7 @@ LANES_2(fmod, fmod_lane(x, y))
 
 // Eight lanes at a time by the machine's instruction; other counts are padded or cut to that.
 template <int W, int N, int L, class V> INLINE vec_of<float, W, N> from_float16(Lanes<W, N, L>, V v) {
-#if defined(__F16C__)
+#if defined(__F16C__) && __has_builtin(__builtin_ia32_vcvtph2ps256)
   typedef native<int16_t, 8>::type H8;
   constexpr int M = N < 8 ? 8 : N;
   int16_t half[M] = {};
@@ -334,7 +334,7 @@ template <int W, int N, int L, class V> INLINE vec_of<float, W, N> from_float16(
 }
 
 template <int W, int N, int L, class V> INLINE vec_of<uint16_t, W, N> to_float16(Lanes<W, N, L>, V v) {
-#if defined(__F16C__)
+#if defined(__F16C__) && __has_builtin(__builtin_ia32_vcvtph2ps256)
   typedef native<float, 8>::type F8;
   constexpr int M = N < 8 ? 8 : N;
   float full[M] = {};
@@ -354,7 +354,8 @@ template <int W, int N, int L, class V> INLINE vec_of<uint16_t, W, N> to_float16
   const Wide bits = bits_as<Wide>(v);
   const Wide size = map([](auto x) { return (decltype(x))(x & 0x7fffffffu); }, bits);
   const Wide sign = map([](auto x) { return (decltype(x))((x >> 16) & 0x8000u); }, bits);
-  const Wide normal = map([](auto x) { return (decltype(x))((x - 0x38000000u + 0xfffu + ((x >> 13) & 1u)) >> 13); }, size);
+  const auto shorten = [](auto x) { return (decltype(x))((x - 0x38000000u + 0xfffu + ((x >> 13) & 1u)) >> 13); };
+  const Wide normal = map(shorten, size);
   const Wide tiny = bits_as<Wide>(add(bits_as<Float>(size), splat_as<Float>(0.5f)));
   const Wide subnormal = sub(tiny, splat_as<Wide>(0x3f000000u));
   Wide half = select(lt(size, splat_as<Wide>(0x38800000u)), subnormal, normal);

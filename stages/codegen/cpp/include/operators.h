@@ -45,7 +45,7 @@ UNARY(neg, -a)
 
 template <class V> INLINE mask_of<V> isnan(V a) { return ne(a, a); }
 
-// The larger or smaller operand, b where either is a NaN or they are equal: one x86 instruction, which GCC does not find.
+// The larger or smaller operand, b where either is a NaN or they are equal: one x86 instruction that GCC does not find.
 #define EXTREME(name, sign, instruction)                                                               \
   template <class V> INLINE V name(V a, V b) {                                                         \
     if constexpr (is_pair<V>) return {name(a.lo, b.lo), name(a.hi, b.hi)};                             \
@@ -106,8 +106,9 @@ template <class V> INLINE V sign(V a) {
 // ---- whole numbers -----------------------------------------------------------------------------
 
 // A divisor of 0 or -1 in a lane that nobody looks at must not trap.
-template <class T> INLINE T truncdiv_lane(T a, T b) { return b == 0 ? T(0) : b == T(-1) && T(-1) < T(0) ? T(-a) : T(a / b); }
-template <class T> INLINE T truncmod_lane(T a, T b) { return b == 0 || (b == T(-1) && T(-1) < T(0)) ? T(0) : T(a % b); }
+template <class T> INLINE bool is_minus_one(T b) { return T(-1) < T(0) && b == T(-1); }
+template <class T> INLINE T truncdiv_lane(T a, T b) { return b == 0 ? T(0) : is_minus_one(b) ? T(-a) : T(a / b); }
+template <class T> INLINE T truncmod_lane(T a, T b) { return b == 0 || is_minus_one(b) ? T(0) : T(a % b); }
 template <class T> INLINE T floordiv_lane(T a, T b) {
   const T rest = truncmod_lane(a, b);
   return truncdiv_lane(a, b) - T(rest != 0 && (rest < 0) != (b < 0));
@@ -140,7 +141,9 @@ template <class V> INLINE V bounded(V index, V size) {
   const V wrapped = add(index, select(lt(index, zero), size, zero));
   return select(logical_and(ge(wrapped, zero), lt(wrapped, size)), wrapped, zero);
 }
-template <class V> INLINE mask_of<V> outside(V index, V size) { return logical_or(lt(index, neg(size)), ge(index, size)); }
+template <class V> INLINE mask_of<V> outside(V index, V size) {
+  return logical_or(lt(index, neg(size)), ge(index, size));
+}
 
 // ---- lanes -------------------------------------------------------------------------------------
 
@@ -200,7 +203,8 @@ template <int W, int N, int L, class V> INLINE vec_of<float, W, N> from_bfloat16
 }
 template <int W, int N, int L, class V> INLINE vec_of<uint16_t, W, N> to_bfloat16(Lanes<W, N, L>, V v) {
   typedef vec_of<uint32_t, W, N> Wide;
-  const Wide rounded = map([](auto x) { return (decltype(x))((x + 0x7fffu + ((x >> 16) & 1u)) >> 16); }, bits_as<Wide>(v));
+  const auto round_half = [](auto x) { return (decltype(x))((x + 0x7fffu + ((x >> 16) & 1u)) >> 16); };
+  const Wide rounded = map(round_half, bits_as<Wide>(v));
   return convert_to<vec_of<uint16_t, W, N>>(select(isnan(v), splat_as<Wide>(0x7fc0), rounded));
 }
 

@@ -149,7 +149,7 @@ template <class To, class From> INLINE To convert_to(From v) {
     typedef typename native<element_of<To>, count_of<To> / 2>::type Half;
     return join(convert_to<Half>(v.lo), convert_to<Half>(v.hi));
   } else if constexpr (count_of<To> == 1) return (To)v;
-#if defined(__AVX__)  // GCC makes four instructions of what is one
+#if defined(__AVX__) && __has_builtin(__builtin_ia32_cvtps2pd256)  // else GCC makes four instructions of one
   else if constexpr (same<To, native<double, 4>::type> && same<From, native<float, 4>::type>)
     return __builtin_ia32_cvtps2pd256(v);
 #endif
