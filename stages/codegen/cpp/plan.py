@@ -9,10 +9,11 @@ again (the exponentials of a softmax, a converted half).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stages.codegen.cpp.operators import weight
+from stages.ir.dtype import DType
 from stages.ir.expr import Axis, Expr, Load, Op, Reduce, Select, Var, op
 from stages.ir.index import coefficient
 from stages.ir.kernel import IRError, Kernel, Store, product
@@ -94,7 +95,7 @@ def plan(kernel: Kernel, schedule: Schedule) -> Plan:
     if schedule.vector_width not in VECTOR_WIDTHS or schedule.unroll not in UNROLLS:
         raise IRError(f"schedule: vector_width is one of {VECTOR_WIDTHS}, unroll one of {UNROLLS}: {schedule.text()}")
     axis = _lane_axis(kernel, schedule.vector_width)
-    cost = _price(kernel.roots, axis) + len(kernel.stores)
+    cost = _price(_evaluated(kernel.stores, axis), axis) + len(kernel.stores)
     extent = axis.extent if axis else 1
     width = min(schedule.vector_width, 1 << (extent - 1).bit_length())
     lanes = min(width * schedule.unroll, 1 << (extent - 1).bit_length())
@@ -136,7 +137,8 @@ def _lane_axis(kernel: Kernel, width: int) -> Axis | None:
         used = axis.extent / (-(-axis.extent // width) * width)
         stores = sum(1.0 + _reach(store.index, axis) for store in kernel.stores)
         # Another than the favourite has to be better by more than a rounding.
-        price = (_price(kernel.roots, axis) + stores) / used * (1.0 if best is None else 1.05)
+        work = _price(_evaluated(kernel.stores, axis), axis) + stores
+        price = work / used * (1.0 if best is None else 1.05)
         if best is None or price < least:
             best, least = axis, price
     return best
@@ -147,22 +149,41 @@ def _reach(index: Expr, lane_axis: Axis | None) -> float:
     return 0.0 if lane_axis is None or coefficient(index, lane_axis) in (0, 1) else GATHER
 
 
-def _price(roots: Sequence[Expr], lane_axis: Axis | None, below_reduces: bool = True) -> float:
-    """What it costs to evaluate `roots` at one position, in additions; indices that are plain strides are free."""
-    total, seen, stack = 0.0, set[Expr](), list(roots)
+def _plain(index: Expr, lane_axis: Axis | None) -> bool:
+    """Whether `index` is an address and a step, which cost nothing beside the access; else each lane needs its own."""
+    return lane_axis is None or coefficient(index, lane_axis) is not None
+
+
+def _evaluated(stores: Iterable[Store], lane_axis: Axis | None) -> list[Expr]:
+    """What `stores` evaluate: their values, and those indices that are not plain."""
+    indices = [store.index for store in stores if not _plain(store.index, lane_axis)]
+    return [*indices, *(store.value for store in stores)]
+
+
+def _operands(node: Expr, lane_axis: Axis | None) -> tuple[Expr, ...]:
+    """The children that are evaluated for `node`."""
+    skip = isinstance(node, Load) and _plain(node.index, lane_axis)
+    return node.children[1:] if skip else node.children
+
+
+def _price(roots: Iterable[Expr], lane_axis: Axis | None) -> float:
+    """What it costs to evaluate `roots` at one position, in additions."""
+    return sum(_own_price(node, lane_axis) for node in _below(roots, lane_axis))
+
+
+def _own_price(node: Expr, lane_axis: Axis | None) -> float:
+    return weight(node) + (_reach(node.index, lane_axis) if isinstance(node, Load) else 0.0)
+
+
+def _below(roots: Iterable[Expr], lane_axis: Axis | None, stop: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
+    """What is evaluated for `roots`, each node once; not below the nodes where `stop` holds, nor those themselves."""
+    seen, stack = set[Expr](), list(roots)
     while stack:
         node = stack.pop()
-        if node in seen or (isinstance(node, Reduce) and not below_reduces):
-            continue
-        seen.add(node)
-        total += weight(node)
-        children = node.children
-        if isinstance(node, Load):
-            reach = _reach(node.index, lane_axis)
-            total += reach
-            children = children if reach else children[1:]
-        stack.extend(children)
-    return total
+        if node not in seen and not (stop and stop(node)):
+            seen.add(node)
+            yield node
+            stack.extend(_operands(node, lane_axis))
 
 
 # ---- passes over the row ---------------------------------------------------------------------
@@ -189,27 +210,39 @@ def _passes(kernel: Kernel, lane_axis: Axis | None, last: Axis | None, persisten
 
 
 def _with_keeps(passes: list[Pass], lane_axis: Axis | None, last: Axis) -> tuple[Pass, ...]:
-    """`passes`, with what is cheaper to keep from an earlier one than to compute again."""
+    """`passes`, with what is cheaper to keep from an earlier one than to compute again.
+
+    A pass is looked at from its roots down, so that of a chain worth keeping only the end is kept.
+    """
     varying = _varying([root for each in passes for root in each.roots], {last, *((lane_axis,) if lane_axis else ())})
     first: dict[Expr, int] = {}
-    takes: list[dict[Expr, None]] = [{} for _ in passes]
-    for rank, each in enumerate(passes):
-        stack, seen = list(each.roots), set()
-        while stack:
-            node = stack.pop()
-            if node in seen or isinstance(node, Reduce):
-                continue
-            seen.add(node)
-            keepable = node in varying and not node.dtype.is_half and node.dtype.value != "bool"
-            if first.get(node, rank) < rank and keepable and _price((node,), lane_axis, below_reduces=False) > KEEP:
-                takes[rank][node] = None
-            else:
-                first.setdefault(node, rank)
-                stack.extend(node.children)
-    kept = dict.fromkeys(node for taken in takes for node in taken)
+    kept: dict[Expr, None] = {}
+    takes: list[list[Expr]] = []
+
+    def price_again(node: Expr) -> float:
+        """What `node` costs in a later pass: what does not vary is hoisted, and what is kept anyway is one load."""
+        below = _below((node,), lane_axis, lambda other: other not in varying or (other in kept and other is not node))
+        evaluated = list(below)
+        loads = {child for other in evaluated for child in _operands(other, lane_axis) if child in kept}
+        return sum(_own_price(other, lane_axis) for other in evaluated) + len(loads)
+
+    for number, each in enumerate(passes):
+        taken: dict[Expr, None] = {}
+
+        def is_taken(node: Expr, number: int = number, taken: dict[Expr, None] = taken) -> bool:
+            held = node in varying and not node.dtype.is_half and node.dtype is not DType.BOOL
+            if held and first.get(node, number) < number and price_again(node) > KEEP:
+                taken[node] = None
+            return node in taken or isinstance(node, Reduce)
+
+        roots = [*(reduction.body for reduction in each.reduces), *_evaluated(each.stores, lane_axis)]
+        for node in list(_below(roots, lane_axis, is_taken)):
+            first.setdefault(node, number)
+        kept |= taken
+        takes.append(list(taken))
     return tuple(
-        Pass(each.reduces, each.stores, tuple(takes[rank]), tuple(node for node in kept if first[node] == rank))
-        for rank, each in enumerate(passes)
+        Pass(each.reduces, each.stores, tuple(takes[number]), tuple(node for node in kept if first[node] == number))
+        for number, each in enumerate(passes)
     )
 
 

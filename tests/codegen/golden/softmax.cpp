@@ -61,5 +61,5 @@ static int k_dc37831dab564762_items(void *const *buffers, int64_t begin, int64_t
 }
 
 ENTRY int k_dc37831dab564762(void *const *buffers, int threads) {
-  return parallel_for(threads, 4096, 22, [=](int64_t begin, int64_t end) { return k_dc37831dab564762_items(buffers, begin, end); });
+  return parallel_for(threads, 4096, 24, [=](int64_t begin, int64_t end) { return k_dc37831dab564762_items(buffers, begin, end); });
 }
