@@ -150,7 +150,7 @@ def _tune(run: Run, unit: Unit, session: Session) -> Unit:
         return built
 
     database = _database(session, device)
-    return replace(unit, program=run(unit.program, config.autotune, build, database))
+    return replace(unit, program=run(unit.program, config.autotune, build, database, service("default_schedule")))
 
 
 _HANDOVER: dict[str, _Handover] = {

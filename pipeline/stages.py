@@ -59,6 +59,7 @@ SERVICES: dict[str, str] = {
     "make_backend": "stages.capture.backend:make_backend",
     "explain": "stages.fusion.explain:explain",
     "build_kernels": "stages.codegen:compile_kernels",
+    "default_schedule": "stages.codegen:default_schedule",
     "capture_context": "stages.precision:capture_context",
     "tuning_database": "stages.autotune.database:Database",
     "tuning_path": "stages.autotune.database:default_path",

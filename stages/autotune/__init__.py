@@ -19,20 +19,26 @@ from stages.autotune.space import CPU, CUDA, DeviceFacts, candidates
 from stages.autotune.timing import Timing, sample_buffers, time_in_turn
 from stages.ir.kernel import Kernel
 from stages.ir.program import Launch, Program
-from stages.ir.schedule import Schedule, default_schedule
+from stages.ir.schedule import Schedule
 
 Build = Callable[[Sequence[tuple[Kernel, Schedule]]], Sequence[Any]]
+Default = Callable[[Kernel, torch.device], Schedule]
 
 
-def run(program: Program, config: AutotuneConfig, build: Build, database: Database) -> Program:
-    """`program` with schedules. `build` compiles many (kernel, schedule) pairs at once, as codegen does."""
-    device = program.device.type
+def run(program: Program, config: AutotuneConfig, build: Build, database: Database, default: Default) -> Program:
+    """`program` with schedules.
+
+    build     compiles many (kernel, schedule) pairs at once, as codegen does
+    default   the schedule of a kernel that was not tuned, as codegen has it
+    """
+    device = program.device
+    defaults = {launch.kernel.hash: default(launch.kernel, device) for launch in program.launches}
     kernels = {launch.kernel.hash: launch.kernel for launch in program.launches}
     begin, timed, known = time.perf_counter(), 0, 0
     chosen: dict[str, Schedule] = {}
     missing: dict[str, list[Schedule]] = {}
     for digest, kernel in kernels.items():
-        wanted = _wanted(kernel, device, config)
+        wanted = _wanted(kernel, defaults[digest], device.type, config)
         if len(wanted) > 1:
             seen = database.lookup(digest)
             missing[digest] = [schedule for schedule in wanted if schedule not in seen]
@@ -41,17 +47,13 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
     for digest, timings in fresh.items():
         timed += len(timings)
         database.record(digest, timings)
-    for digest, kernel in kernels.items():
-        default = default_schedule(kernel.rows, kernel.row_size, device)
+    for digest, untuned in defaults.items():
         every = database.lookup(digest) if digest in missing else {}
-        chosen[digest] = best(every, default, config.margin)
+        chosen[digest] = best(every, untuned, config.margin)
     notes = program.notes
     if missing:
         seconds = time.perf_counter() - begin
-        changed = sum(
-            schedule != default_schedule(kernels[digest].rows, kernels[digest].row_size, device)
-            for digest, schedule in chosen.items()
-        )
+        changed = sum(schedule != defaults[digest] for digest, schedule in chosen.items())
         notes += (
             f"autotune: {len(kernels)} kernels, {known} known, {timed} candidates timed in {seconds:.1f} s, "
             f"{changed} kernels left the default schedule",
@@ -74,9 +76,9 @@ def best(timings: dict[Schedule, Timing], default: Schedule, margin: float) -> S
     return fastest if timings[fastest].seconds < timings[default].seconds * (1 - margin) else default
 
 
-def _wanted(kernel: Kernel, device: str, config: AutotuneConfig) -> list[Schedule]:
+def _wanted(kernel: Kernel, default: Schedule, device: str, config: AutotuneConfig) -> list[Schedule]:
     space = config.space.get(device, {})
-    return candidates(kernel, device, space, _facts(device))[: config.trials] if space else []
+    return candidates(kernel, default, device, space, _facts(device))[: config.trials] if space else []
 
 
 def _facts(device: str) -> DeviceFacts:

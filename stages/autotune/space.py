@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from stages.ir.expr import Const, Load, Op, Var
 from stages.ir.kernel import Kernel, traffic
-from stages.ir.schedule import Schedule, default_schedule
+from stages.ir.schedule import Schedule
 
 # Largest number of elements a Triton program may hold at once, and the largest worth giving to one thread.
 LARGEST_BLOCK = 1 << 16
@@ -44,9 +44,10 @@ CPU = DeviceFacts(bandwidth=2e10, rate=4e10, units=1, lanes=8, on_chip=256 << 10
 CUDA = DeviceFacts(bandwidth=3e12, rate=4e13, units=108, lanes=32, on_chip=256 << 10, launch=2e-6)
 
 
-def candidates(kernel: Kernel, device: str, space: Mapping[str, Sequence[int]], facts: DeviceFacts) -> list[Schedule]:
+def candidates(
+    kernel: Kernel, default: Schedule, device: str, space: Mapping[str, Sequence[int]], facts: DeviceFacts
+) -> list[Schedule]:
     """The schedules to try, the default first, then by estimated time."""
-    default = default_schedule(kernel.rows, kernel.row_size, device)
     names = list(space)
     found: dict[Schedule, None] = {}
     for values in itertools.product(*(space[name] for name in names)):

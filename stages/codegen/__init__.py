@@ -15,9 +15,10 @@ from stages.codegen.config import CodegenConfig
 from stages.ir.errors import UserError
 from stages.ir.kernel import Kernel, verify
 from stages.ir.program import Program
-from stages.ir.schedule import Schedule, default_schedule
+from stages.ir.schedule import Schedule
+from stages.ir.schedule import default_schedule as by_size
 
-__all__ = ["BoundKernel", "CodegenConfig", "Compiled", "CompiledKernel", "compile_kernels", "run"]
+__all__ = ["BoundKernel", "CodegenConfig", "Compiled", "CompiledKernel", "compile_kernels", "default_schedule", "run"]
 
 
 def run(program: Program, config: CodegenConfig) -> Compiled:
@@ -28,7 +29,7 @@ def run(program: Program, config: CodegenConfig) -> Compiled:
     start = time.perf_counter()
     work: dict[tuple[str, Schedule | None], tuple[Kernel, Schedule]] = {}
     for launch in program.launches:
-        schedule = launch.schedule or _default(launch.kernel, program.device)
+        schedule = launch.schedule or default_schedule(launch.kernel, program.device)
         work.setdefault((launch.kernel.hash, launch.schedule), (launch.kernel, schedule))
     built = compile_kernels(tuple(work.values()), program.device, config)
     return Compiled(
@@ -59,10 +60,10 @@ def compile_kernels(
     raise UserError(f"there is no printer for device '{device}'", "Use device=cpu or device=cuda.")
 
 
-def _default(kernel: Kernel, device: torch.device) -> Schedule:
+def default_schedule(kernel: Kernel, device: torch.device) -> Schedule:
     """The schedule of a kernel that was not tuned."""
     if device.type == "cpu":
         from stages.codegen.cpp import default
 
         return default(kernel)
-    return default_schedule(kernel.rows, kernel.row_size, device.type)
+    return by_size(kernel.rows, kernel.row_size, device.type)

@@ -20,6 +20,11 @@ from stages.ir.kernel import Kernel, Store, normalize
 from stages.ir.program import BufferSpec, Launch, Program
 from stages.ir.schedule import Schedule, default_schedule
 
+
+def untuned(kernel, device):
+    return default_schedule(kernel.rows, kernel.row_size, device.type)
+
+
 SPACE = {"cpu": {"vector_width": [4, 8, 16], "unroll": [1, 2]}}
 
 
@@ -73,12 +78,12 @@ def test_the_fastest_schedule_is_found_and_the_second_run_times_nothing():
     builder = Builder(lambda schedule: 0.001 if schedule.vector_width == 16 and schedule.unroll == 1 else 0.003)
     config = AutotuneConfig(trials=10, space=SPACE, milliseconds=1.0, rounds=3)
     database = Database(None, "cpu", "1")
-    tuned = run(program(double()), config, builder, database)
+    tuned = run(program(double()), config, builder, database, untuned)
     assert [launch.schedule.vector_width for launch in tuned.launches] == [16, 16]
     assert [launch.schedule.unroll for launch in tuned.launches] == [1, 1]
     assert "1 kernels, 0 known, 6 candidates timed" in tuned.notes[0]
     again = Builder(lambda schedule: 1.0)
-    assert run(program(double()), config, again, database).steps == tuned.steps
+    assert run(program(double()), config, again, database, untuned).steps == tuned.steps
     assert again.built == []
 
 
@@ -101,16 +106,17 @@ def test_a_narrow_win_leaves_the_default():
 
 def test_trials_bound_what_is_timed_and_off_builds_nothing():
     builder = Builder(lambda schedule: 0.0)
-    run(program(double()), AutotuneConfig(trials=3, space=SPACE, rounds=1), builder, Database(None, "cpu", "1"))
+    config = AutotuneConfig(trials=3, space=SPACE, rounds=1)
+    run(program(double()), config, builder, Database(None, "cpu", "1"), untuned)
     assert len(builder.built) == 3 and builder.built[0] == default_schedule(4096, 1, "cpu")
-    off = run(program(double()), AutotuneConfig(), Builder(None), Database(None, "cpu", "1"))
+    off = run(program(double()), AutotuneConfig(), Builder(None), Database(None, "cpu", "1"), untuned)
     assert off.launches[0].schedule == default_schedule(4096, 1, "cpu") and off.notes == ()
 
 
 def test_candidates_are_unique_and_begin_with_the_default():
     kernel = row_sum(64, 1000)
     space = {"tile": [1, 2, 4], "reduce_tile": [256, 512], "persistent": [0, 1], "num_warps": [1, 4, 32]}
-    found = candidates(kernel, "cuda", space, CUDA)
+    found = candidates(kernel, default_schedule(64, 1000, "cuda"), "cuda", space, CUDA)
     assert found[0] == default_schedule(64, 1000, "cuda")
     assert len(found) == len(set(found))
     assert all(schedule.reduce_tile == 1024 for schedule in found if schedule.persistent)
