@@ -36,7 +36,7 @@ def test_each_stage_gets_what_the_one_before_gave(calls: Calls, config: Config) 
     assert list(progress.seconds) == stages
     for name in stages[1:]:
         assert getattr(config, name) in calls.arguments[name]
-    assert calls.arguments["precision"][0].notes == ["rewrite"]
+    assert calls.arguments["rewrite"][0].notes == ["precision"]
     assert calls.arguments["fusion"][0].notes == ["precision", "rewrite"]
     assert calls.arguments["autotune"][0].notes == ("planned",)
     build, database = calls.arguments["autotune"][2:]
@@ -136,8 +136,8 @@ def test_dump_writes_every_level_in_order(calls: Calls, config: Config, tmp_path
     compile_model(torch.relu, (torch.randn(2),), {}, Session(config, dump=Dump(tmp_path / "dump")))
     assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == [
         "00-capture-graph.txt",
-        "01-rewrite-graph.txt",
-        "02-precision-graph.txt",
+        "01-precision-graph.txt",
+        "02-rewrite-graph.txt",
         "03-fusion-kernels.txt",
         "03-fusion-program.txt",
         "04-buffers-kernels.txt",
@@ -153,11 +153,11 @@ def test_dump_writes_every_level_in_order(calls: Calls, config: Config, tmp_path
 def test_debug_verifies_after_every_stage(calls: Calls, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     from stages.ir.kernel import IRError
 
-    replaced(monkeypatch, "rewrite", lambda graph, config: replace(graph, inputs=[]))
+    replaced(monkeypatch, "precision", lambda graph, config: replace(graph, inputs=[]))
     session = Session(replace(config, debug=True))
     with pytest.raises(IRError, match="placeholders"):
         compile_model(torch.relu, (torch.randn(2),), {}, session)
-    assert "precision" not in calls.order
+    assert "rewrite" not in calls.order
 
 
 # ---- optimize ------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from stages.ir.errors import ConfigError
 
 WHOLE = [
     "capture",
-    "rewrite",
     "precision",
+    "rewrite",
     "fusion",
     "buffers",
     "autotune",

@@ -141,7 +141,7 @@ def test_flatten_and_plain():
 @dataclass(frozen=True)
 class SomeConfig:
     model: dict = field(default_factory=lambda: {"name": "bert"})
-    precision: dict = field(default_factory=lambda: {"name": "amp"})
+    precision: dict = field(default_factory=lambda: {"mode": "amp"})
     tracking: dict = field(default_factory=lambda: {"uri": "http://me:secret@host"})
 
 
