@@ -24,6 +24,8 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     # C's; torch's on the CPU makes NaN of some denormal divisors.
     "fmod": lambda a, b: torch.from_numpy(np.fmod(a.numpy(), b.numpy())),
+    # IEEE's; torch's on the CPU can be one unit off.
+    "sqrt": lambda a: torch.from_numpy(np.sqrt(a.numpy())),
     "bitand": torch.bitwise_and,
     "bitor": torch.bitwise_or,
     "bitxor": torch.bitwise_xor,
