@@ -50,7 +50,7 @@ def _values(unit: Unit, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     assert unit.program is not None
     executable: Any = unit.executable
     nodes = {node.name: node for node in unit.graph.module.graph.nodes if node.op == "call_function"}
-    names: dict[str, str] = unit.program.extra.get("values", {})
+    names = unit.program.values
     found: dict[str, torch.Tensor] = {}
 
     def hook(number: int, step: Any, outputs: Sequence[torch.Tensor | None]) -> None:

@@ -21,7 +21,7 @@ from stages.fusion.partition import Group, Partition
 from stages.fusion.units import Unit
 from stages.ir.graph import Graph, Origin, origin_of, values_of
 from stages.ir.kernel import IRError
-from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef, extra_of
+from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef, geometry_of, prologue_of
 
 NAMED_OPERATIONS = 4
 
@@ -54,8 +54,16 @@ class _Assembly:
         outputs = tuple(self.output(value) for value in output.args[0])
         inputs = tuple(self.graph.inputs)
         # Which node of the graph each buffer holds: what a search for the first wrong step goes by.
-        extra = {**extra_of(self.graph), "values": {name: node.name for node, name in self.names.items()}}
-        return Program(self.graph.device, inputs, self.buffers, steps, outputs, extra=extra)
+        return Program(
+            self.graph.device,
+            inputs,
+            self.buffers,
+            steps,
+            outputs,
+            geometry=geometry_of(self.graph),
+            prologue=prologue_of(self.graph),
+            values={name: node.name for node, name in self.names.items()},
+        )
 
     # ---- steps ----
 

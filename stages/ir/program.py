@@ -212,7 +212,11 @@ class Program:
     """A compiled graph. `inputs` are the graph's, in order; `outputs` are tensors, numbers or None, in order.
 
     decisions and notes are what `explain` and the report show; traffic_unfused is the device-memory traffic in bytes
-    that the same graph has with one kernel an operation; extra holds what `extra_of` gives.
+    that the same graph has with one kernel an operation.
+
+    geometry   by name, how each user input and weight lay in memory at capture
+    prologue   how the constants come from weights; None where no constant does
+    values     by name of a buffer, the node of the graph whose value it holds
     """
 
     device: torch.device
@@ -224,7 +228,9 @@ class Program:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     traffic_unfused: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
+    geometry: dict[str, Geometry] = field(default_factory=dict)
+    prologue: Prologue | None = None
+    values: dict[str, str] = field(default_factory=dict)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -233,16 +239,6 @@ class Program:
     @property
     def externs(self) -> tuple[Extern, ...]:
         return tuple(step for step in self.steps if isinstance(step, Extern))
-
-    @property
-    def geometry(self) -> dict[str, Geometry]:
-        """By name, how each user input and weight lay in memory at capture."""
-        return self.extra.get("geometry", {})
-
-    @property
-    def prologue(self) -> Prologue | None:
-        """How the constants come from weights; None where no constant does."""
-        return self.extra.get("prologue")
 
     def text(self) -> str:
         """The program as text; see the head of this file."""
@@ -296,17 +292,19 @@ def verify(program: Program) -> None:
             raise IRError(f"program: it returns '{ref.buffer}', which nothing wrote")
 
 
-def extra_of(graph: Graph) -> dict[str, Any]:
-    """`Program.extra` of a program made of `graph`: what the runtime must know of it beside the steps."""
+def geometry_of(graph: Graph) -> dict[str, Geometry]:
+    """`Program.geometry` of a program made of `graph`."""
     values = {node.name: node.meta["val"] for node in graph.module.graph.nodes if node.op == "placeholder"}
     called = [entry.name for entry in graph.inputs if entry.kind != "constant"]
-    tensors = {name: values[name] for name in called if isinstance(values[name], torch.Tensor)}
-    extra: dict[str, Any] = {"geometry": {name: Geometry.of(tensor) for name, tensor in tensors.items()}}
-    if graph.prologue is not None:
-        extra["prologue"] = Prologue(
-            graph.prologue, tuple(graph.weights_of_prologue), tuple(graph.constants_of_prologue), dict(graph.assumed)
-        )
-    return extra
+    return {name: Geometry.of(values[name]) for name in called if isinstance(values[name], torch.Tensor)}
+
+
+def prologue_of(graph: Graph) -> Prologue | None:
+    """`Program.prologue` of a program made of `graph`."""
+    if graph.prologue is None:
+        return None
+    weights, constants = tuple(graph.weights_of_prologue), tuple(graph.constants_of_prologue)
+    return Prologue(graph.prologue, weights, constants, dict(graph.assumed))
 
 
 def dtype_of(spec: BufferSpec) -> DType | None:

@@ -24,7 +24,7 @@ def called_inputs(program: Program) -> list[str]:
 def geometry_of(program: Program, name: str) -> Geometry:
     """How the input `name` lay in memory at capture. Raises `IRError` where the program does not say."""
     if name not in program.geometry:
-        raise IRError(f"program: extra['geometry'] says nothing of input '{name}'")
+        raise IRError(f"program: its geometry says nothing of input '{name}'")
     return program.geometry[name]
 
 

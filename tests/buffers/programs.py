@@ -71,5 +71,5 @@ def program(
         buffers={name: BufferSpec(name, torch.float32, size, role) for name, role, size in buffers},
         steps=tuple(steps),
         outputs=tuple(outputs),
-        extra={"geometry": {**flat, **(geometry or {})}},
+        geometry={**flat, **(geometry or {})},
     )

@@ -4,7 +4,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph, GraphInput
-from stages.ir.program import Geometry, Program, extra_of
+from stages.ir.program import Geometry, Program, geometry_of, prologue_of
 
 
 def graph_of_two() -> tuple[Graph, torch.Tensor]:
@@ -33,9 +33,10 @@ def graph_of_two() -> tuple[Graph, torch.Tensor]:
     return made, weight
 
 
-def test_extra_of_a_graph_holds_geometry_and_prologue():
+def test_a_program_keeps_geometry_and_prologue():
     graph, weight = graph_of_two()
-    program = Program(graph.device, tuple(graph.inputs), {}, (), (), extra=extra_of(graph))
+    facts = {"geometry": geometry_of(graph), "prologue": prologue_of(graph)}
+    program = Program(graph.device, tuple(graph.inputs), {}, (), (), **facts)
     cpu = torch.device("cpu")
     assert program.geometry == {
         "x": Geometry((2, 3), (1, 2), torch.float32, cpu),
@@ -51,5 +52,5 @@ def test_extra_of_a_graph_holds_geometry_and_prologue():
 def test_a_program_without_prologue_has_none():
     graph, _ = graph_of_two()
     graph.prologue = None
-    assert Program(graph.device, (), {}, (), (), extra=extra_of(graph)).prologue is None
+    assert prologue_of(graph) is None
     assert Program(graph.device, (), {}, (), ()).geometry == {}

@@ -22,6 +22,13 @@ from stages.ir.graph import Graph, GraphInput
 from stages.ir.program import Program
 
 
+@dataclass(frozen=True)
+class FakeProgram(Program):
+    """A program that carries the module it was made of, for the fake stages after fusion to run."""
+
+    module: Any = None
+
+
 @dataclass
 class Calls:
     """What the fakes saw: stage names in order, and the last arguments of each."""
@@ -80,7 +87,7 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
 
     def fusion(graph: Graph, config: Any) -> Program:
         calls.note("fusion", graph, config)
-        return Program(graph.device, tuple(graph.inputs), {}, (), (), extra={"module": graph.module})
+        return FakeProgram(graph.device, tuple(graph.inputs), {}, (), (), module=graph.module)
 
     def buffers(program: Program, config: Any) -> Program:
         calls.note("buffers", program, config)
@@ -92,7 +99,7 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
 
     def codegen(program: Program, config: Any) -> Any:
         calls.note("codegen", program, config)
-        return SimpleNamespace(sources={"kernel.cpp": "int main() {}"}, cached=False, module=program.extra["module"])
+        return SimpleNamespace(sources={"kernel.cpp": "int main() {}"}, cached=False, module=program.module)
 
     def runtime(program: Program, compiled: Any, config: Any) -> Callable[..., Any]:
         calls.note("runtime", program, compiled, config)

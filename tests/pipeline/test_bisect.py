@@ -38,7 +38,7 @@ def test_the_step_that_was_made_wrong_is_found(monkeypatch: pytest.MonkeyPatch, 
         program = fusion(graph, config)
         steps = list(program.steps)
         places = [place for place, step in enumerate(steps) if step in program.launches]
-        names.extend(program.extra["values"][steps[place].writes[0]] for place in places)
+        names.extend(program.values[steps[place].writes[0]] for place in places)
         if wrong is not None:
             launch = steps[places[wrong]]
             (store,) = launch.kernel.stores

@@ -56,7 +56,7 @@ def mlp(device: torch.device | None = None, seed: int = 0) -> tuple[Program, lis
         "x": dataclasses.replace(made.geometry["x"], shape=(4, 8), strides=(8, 1), device=place),
         "w": dataclasses.replace(made.geometry["w"], shape=(8, 8), strides=(8, 1), device=place),
     }
-    made = dataclasses.replace(made, device=place, extra={"geometry": geometry})
+    made = dataclasses.replace(made, device=place, geometry=geometry)
     return buffers.run(made, BuffersConfig("best")), [tensors["w"], tensors["c"]]
 
 

@@ -129,8 +129,9 @@ def test_constants_follow_a_weight_under_a_graph():
         [("x", "user", 4), ("c", "constant", 4), ("o", "output", 4)], steps, [whole("o", 4)], {"c": weight * 10}
     )
     geometry = {"x": dataclasses.replace(made.geometry["x"], device=device)}
-    extra = {"geometry": geometry, "prologue": Prologue(lambda w: (w * 10,), (entry,), ("c",))}
-    made = buffers.run(dataclasses.replace(made, device=device, extra=extra), BuffersConfig("best"))
+    prologue = Prologue(lambda w: (w * 10,), (entry,), ("c",))
+    made = dataclasses.replace(made, device=device, geometry=geometry, prologue=prologue)
+    made = buffers.run(made, BuffersConfig("best"))
     run = runtime.run(made, compiled(made), RuntimeConfig())
     x = torch.zeros(4, device=device)
     assert run([x])[0].tolist() == [10] * 4
@@ -151,7 +152,7 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph_and_is_named():
     ]
     made = program([("x", "user", 4), ("a", "arena", 4), ("o", "output", 4)], steps, [whole("o", 4)])
     geometry = {"x": dataclasses.replace(made.geometry["x"], device=device)}
-    made = buffers.run(dataclasses.replace(made, device=device, extra={"geometry": geometry}), BuffersConfig("best"))
+    made = buffers.run(dataclasses.replace(made, device=device, geometry=geometry), BuffersConfig("best"))
     run = runtime.run(made, compiled(made), RuntimeConfig())
     stream = torch.cuda.current_stream()
     for factor in (1.0, 2.0):
@@ -236,7 +237,7 @@ def test_a_program_is_no_graph_where_an_input_lies_on_the_cpu():
     on_cuda = dataclasses.replace(made, device=torch.device("cuda", 0))
     assert "input 'model.x' is on cpu" in why_not(on_cuda)
     there = {"x": dataclasses.replace(made.geometry["x"], device=torch.device("cuda", 0))}
-    assert why_not(dataclasses.replace(on_cuda, extra={"geometry": there})) is None
+    assert why_not(dataclasses.replace(on_cuda, geometry=there)) is None
 
 
 class Stream:

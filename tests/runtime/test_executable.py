@@ -409,7 +409,7 @@ def test_incomplete_programs_are_refused_when_built():
     with pytest.raises(IRError, match="arena buffer 'h' has no offset"):
         runtime.run(dataclasses.replace(made, buffers=unplanned), double, RuntimeConfig())
     with pytest.raises(IRError, match="says nothing of input 'x'"):
-        runtime.run(dataclasses.replace(made, extra={}), double, RuntimeConfig())
+        runtime.run(dataclasses.replace(made, geometry={}), double, RuntimeConfig())
     double.kernels.clear()
     with pytest.raises(IRError, match=r"kernel 'scale' .* was not compiled"):
         runtime.run(made, double, RuntimeConfig())

@@ -32,8 +32,7 @@ def frozen(passed=True, assumed=None, constant=None):
     roles = [("x", "user", 4), *([("w", "weight", 4)] if passed else []), ("c", "constant", 4), ("o", "output", 4)]
     constant = (weight * 10).detach() if constant is None else constant(weight)
     made = program(roles, steps, [whole("o", 4)], {"w": weight, "c": constant})
-    extra = {**made.extra, "prologue": Prologue(prologue, (entry,), ("c", "total"), assumed or {})}
-    made = dataclasses.replace(made, extra=extra)
+    made = dataclasses.replace(made, prologue=Prologue(prologue, (entry,), ("c", "total"), assumed or {}))
     return buffers.run(made, BuffersConfig("best")), weight, constant, runs
 
 
@@ -129,7 +128,7 @@ def test_a_constant_that_is_memory_of_its_weight():
     made, weight, _, _ = frozen(constant=view)
     made = dataclasses.replace(
         made,
-        extra={**made.extra, "prologue": dataclasses.replace(made.prologue, module=lambda w: (w.view(4), w.sum()))},
+        prologue=dataclasses.replace(made.prologue, module=lambda w: (w.view(4), w.sum())),
     )
     run = ready(made)
     assert run([VECTOR, weight])[0].tolist() == [1, 2, 3, 4]
@@ -169,9 +168,7 @@ def test_weights_whose_changes_torch_does_not_count_are_told():
     with torch.inference_mode():
         untracked = torch.ones(4)
     entry = GraphInput("w", "weight", "layer.weight", untracked)
-    made = dataclasses.replace(
-        made, extra={**made.extra, "prologue": dataclasses.replace(made.prologue, weights=(entry,))}
-    )
+    made = dataclasses.replace(made, prologue=dataclasses.replace(made.prologue, weights=(entry,)))
     run = ready(made)
     assert run.notes == ["changes in place of 1 weights made in inference mode ('layer.weight') are not noticed"]
     assert run([VECTOR, untracked])[0].tolist() == [10, 11, 12, 13]
@@ -180,9 +177,7 @@ def test_weights_whose_changes_torch_does_not_count_are_told():
 def test_a_prologue_without_its_weight_is_refused():
     made, _, _, _ = frozen()
     entry = GraphInput("w", "weight", "layer.weight", None)
-    made = dataclasses.replace(
-        made, extra={**made.extra, "prologue": dataclasses.replace(made.prologue, weights=(entry,))}
-    )
+    made = dataclasses.replace(made, prologue=dataclasses.replace(made.prologue, weights=(entry,)))
     with pytest.raises(IRError, match="weight 'w' of the prologue has no tensor"):
         ready(made)
 
@@ -196,11 +191,11 @@ def test_a_constant_packed_by_onednn_is_used_and_renewed():
     made = program(
         [("x", "user", 32), ("c", "constant", 64), ("o", "extern", 32)], steps, [whole("o", 4, 8)], {"c": packed}
     )
-    extra = {
+    facts = {
         "geometry": {"x": dataclasses.replace(made.geometry["x"], shape=(4, 8), strides=(8, 1))},
         "prologue": Prologue(lambda w: (pack(w, 4),), (GraphInput("w", "weight", "w", weight),), ("c",)),
     }
-    run = ready(buffers.run(dataclasses.replace(made, extra=extra), BuffersConfig("best")))
+    run = ready(buffers.run(dataclasses.replace(made, **facts), BuffersConfig("best")))
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(run([x])[0], x @ weight.detach().T)
     with torch.no_grad():
