@@ -122,7 +122,7 @@ def _absorb_into(node: fx.Node, library: Library, names: Sequence[str], made: Ab
     post_op = _post_op(last)
     if post_op is not None and f"{library.name}_unary" in names and _alike(chain[-1], last):
         _set_post_op(node, library, post_op, made)
-        _finish(node, chain[-1], last, f"{library.name}_unary", made)
+        _finish(chain, last, f"{library.name}_unary", made)
         return
     other = _addend(node, chain[-1], last)
     if other is None or f"{library.name}_add" not in names:
@@ -130,7 +130,7 @@ def _absorb_into(node: fx.Node, library: Library, names: Sequence[str], made: Ab
     if len(chain) > 1 and not (_tensor(node).is_contiguous() and _tensor(other).is_contiguous()):
         return
     joined = _make_binary(node, library, chain, other, last, made)
-    _finish(joined[0], joined[-1], last, f"{library.name}_add", made)
+    _finish(joined, last, f"{library.name}_add", made)
     _absorb_relu(joined, names, made)
 
 
@@ -144,7 +144,7 @@ def _absorb_relu(chain: list[fx.Node], names: Sequence[str], made: Absorption) -
     if last.target is aten.relu.default and _alike(views[-1], last):
         node.args = (*node.args[:10], "relu", *node.args[11:])
         made.notes = [NAN_NOTE]
-        _finish(node, views[-1], last, "convolution_add_relu", made)
+        _finish(views, last, "convolution_add_relu", made)
 
 
 def _reader(node: fx.Node) -> tuple[list[fx.Node], fx.Node] | None:
@@ -216,9 +216,15 @@ def _make_binary(
     return joined
 
 
-def _finish(node: fx.Node, value: fx.Node, gone: fx.Node, rule: str, made: Absorption) -> None:
-    """Let `value`, now computed with the post-op of `node`, stand for `gone`, and drop what nobody reads any more."""
-    saved = 2 * _tensor(value).numel() * _tensor(value).dtype.itemsize
+def _finish(chain: list[fx.Node], gone: fx.Node, rule: str, made: Absorption) -> None:
+    """Let the end of `chain`, whose first node now has the post-op, stand for `gone`; drop what nobody reads any more.
+
+    The chain takes over the fake storage of `gone`: it is what tells that the views of `gone` are views.
+    """
+    node, value, result = chain[0], chain[-1], _tensor(gone)
+    for link in chain:
+        link.meta["val"] = result if link is value else result.view(_tensor(link).shape)
+    saved = 2 * result.numel() * result.dtype.itemsize
     reason = "the library computes it before it writes its result"
     made.decisions.append(Decision(node.name, gone.name, True, rule, reason, origin_of(gone), saved))
     made.absorbed[node] = (*made.absorbed.get(node, ()), gone)

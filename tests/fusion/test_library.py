@@ -145,3 +145,17 @@ def test_bytes_before_are_those_without_post_ops():
     program = check(lambda x, w, b: F.gelu(linear(x, w, b)), *linear_inputs(4))
     # The linear reads 4x5, 7x5 and 7 elements and writes 4x7; gelu reads and writes 4x7.
     assert program.traffic_unfused == (20 + 35 + 7 + 3 * 28) * 4
+
+
+@pytest.mark.parametrize("joint", [F.gelu, lambda y: y + torch.ones(2, 3, 7)])
+def test_views_of_an_absorbed_result_stay_views(joint):
+    """A model flattens, multiplies, shapes back, activates, and flattens again: no copy between the two products."""
+    second = mkldnn._reorder_linear_weight(torch.randn(4, 7))
+
+    def function(x, weight, bias, other):
+        y = joint(linear(x.view(6, 5), weight, bias).view(2, 3, 7))
+        return linear(y.view(6, 7), other, None)
+
+    program = check(function, *linear_inputs(2, 3), second)
+    assert len(targets(program)) == 2
+    assert all("ones" in launch.kernel.name for launch in program.launches)
