@@ -1,7 +1,8 @@
 """Linear layers and convolutions with frozen weights on the CPU: oneDNN steps with the weight packed once.
 
 oneDNN blocks a weight for its kernels at each call unless it gets it blocked already; packed, the 30522-wide decoder of
-BERT takes half the time (docs/measurements/cpu_first_runs.md). The steps carry attr "none"; fusion may give them an epilogue.
+BERT takes half the time (docs/measurements/cpu_first_runs.md). The steps carry attr "none"; fusion may give them an
+epilogue.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def _examined(node: fx.Node) -> tuple[Kind, str]:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return _examined(node.args[0])
     if not isinstance(node.target, OpOverload) or node.target not in LOWERINGS:
-        return Kind.EXTERN, f"there is no lowering of {node.target}"
+        return Kind.EXTERN, _without_lowering(node)
     if reason := _unfit(node):
         return Kind.EXTERN, reason
     context = Context([node])
@@ -49,6 +49,23 @@ def _examined(node: fx.Node) -> tuple[Kind, str]:
     if node.target in CREATIONS:
         return Kind.CREATION, ""
     return Kind.REDUCTION if context.reductions else Kind.POINTWISE, ""
+
+
+# What a library computes better than a loop, by words in the operator's name.
+_LIBRARY_WORK = {
+    "attention": "attention is left to torch's library",
+    "convolution": "a convolution is left to torch's library",
+    "linear": "a matrix product is left to torch's library",
+    "mm": "a matrix product is left to torch's library",
+}
+
+
+def _without_lowering(node: fx.Node) -> str:
+    """Why an operator that the loop IR does not have is none of ours."""
+    name = str(node.target).partition(".")[2]
+    return next(
+        (reason for word, reason in _LIBRARY_WORK.items() if word in name), f"there is no lowering of {node.target}"
+    )
 
 
 def _unfit(node: fx.Node) -> str:
