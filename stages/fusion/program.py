@@ -62,7 +62,7 @@ class _Assembly:
             outputs,
             geometry=geometry_of(self.graph),
             prologue=prologue_of(self.graph),
-            values={name: node.name for node, name in self.names.items()},
+            values={name: (node, *self.absorbed.get(node, ()))[-1].name for node, name in self.names.items()},
         )
 
     # ---- steps ----

@@ -15,7 +15,7 @@ from stages.rewrite.config import PASSES, RewriteConfig
 from stages.rewrite.freeze import fold_constants
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.prepack import prepack
-from stages.rewrite.propagate import propagate
+from stages.rewrite.propagate import outputs_of, propagate
 
 REWRITES: dict[str, Callable[[Graph], str]] = {
     "remove_identities": remove_identities,
@@ -32,10 +32,11 @@ assert set(REWRITES) == set(PASSES)
 
 def run(graph: Graph, config: RewriteConfig) -> Graph:
     """Apply the rewrites of `config.passes` in order. Raises `IRError` if one leaves a graph that breaks the rules."""
+    wanted = outputs_of(graph)
     notes = [(name, REWRITES[name](graph)) for name in config.passes]
     graph.notes += [f"{name}: {note}" for name, note in notes if note]
     if any(note for _, note in notes):
-        propagate(graph)
+        propagate(graph, wanted)
     graph.module.recompile()
     verify(graph)
     return graph

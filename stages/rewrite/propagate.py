@@ -17,10 +17,18 @@ from stages.rewrite.edit import aten, call, fake_mode_of, output_of, tensor_of, 
 VIEWS_OF_LAYOUT = (aten.view.default, aten._unsafe_view.default)
 
 
-def propagate(graph: Graph) -> None:
-    """Recompute the fake value of every call; restore the outputs' strides by a copy where they moved."""
+def outputs_of(graph: Graph) -> list[Any]:
+    """The fake values of what the graph returns, in order; None for what is no tensor."""
+    (returned,) = output_of(graph).args
+    return [tensor_of(value) for value in returned]  # type: ignore[union-attr]
+
+
+def propagate(graph: Graph, wanted: list[Any]) -> None:
+    """Recompute the fake value of every call; give outputs the strides of `wanted` by a copy where they moved.
+
+    wanted   what `outputs_of` gave before anything was rewritten
+    """
     body = graph.module.graph
-    wanted = {node: node.meta["val"] for node in output_of(graph).all_input_nodes}
     mode = fake_mode_of(graph.module)
     for node in list(body.nodes):
         if node.op == "call_function":
@@ -56,15 +64,19 @@ def _viewable(node: fx.Node) -> bool:
     return True
 
 
-def _restore_outputs(graph: Graph, wanted: dict[fx.Node, Any]) -> None:
+def _restore_outputs(graph: Graph, wanted: list[Any]) -> None:
     output = output_of(graph)
-    for node, old in wanted.items():
-        new = node.meta["val"]
-        if not isinstance(old, torch.Tensor) or node.op == "placeholder" or old.stride() == new.stride():
+    (returned,) = output.args
+    restored: dict[fx.Node, fx.Node] = {}
+    for node, old in zip(returned, wanted, strict=True):  # type: ignore[arg-type]
+        new = tensor_of(node)
+        if old is None or new is None or node.op == "placeholder" or old.stride() == new.stride() or node in restored:
             continue
         with graph.module.graph.inserting_before(output):
             size, stride = list(old.shape), list(old.stride())
             options = {"dtype": old.dtype, "device": old.device}
             empty = call(graph.module.graph, aten.empty_strided.default, (size, stride), options, like=node)
             copy = call(graph.module.graph, aten.copy.default, (empty, node), like=node)
+        restored[node] = copy
+    for node, copy in restored.items():
         output.replace_input_with(node, copy)

@@ -159,3 +159,9 @@ def test_views_of_an_absorbed_result_stay_views(joint):
     program = check(function, *linear_inputs(2, 3), second)
     assert len(targets(program)) == 2
     assert all("ones" in launch.kernel.name for launch in program.launches)
+
+
+def test_a_value_with_a_post_op_is_known_by_the_node_it_replaces():
+    program = check(lambda x, w, b: F.gelu(linear(x, w, b)), *linear_inputs(4))
+    (step,) = program.steps
+    assert program.values[step.writes[0]] == "gelu"

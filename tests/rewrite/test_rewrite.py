@@ -186,3 +186,13 @@ def test_a_mask_from_a_weight_is_assumed_and_can_be_checked_again():
     (constant,) = graph.constants_of_prologue
     assert still({constant: lower(8)})
     assert not still({constant: lower(8) & False})
+
+
+def test_a_convolution_that_is_returned_keeps_eagers_strides():
+    conv = nn.Conv2d(3, 8, 3, padding=1).eval()
+    module = Function(lambda self, x: (self.conv(x), self.conv(x).permute(0, 2, 3, 1)))
+    module.conv = conv
+    x = torch.randn(2, 3, 6, 5)
+    graph = rewritten(module, x)
+    assert "mkldnn._convolution_pointwise.default" in targets(graph)
+    check(graph, module, x)
