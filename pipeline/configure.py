@@ -6,7 +6,7 @@ On the command line and in `optimize` alike, what the user writes wins over the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -57,7 +57,12 @@ def as_lines(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
         return [overrides]
     if isinstance(overrides, Mapping):
         return [f"{key}={_literal(value)}" for key, value in overrides.items()]
-    return list(overrides)
+    if isinstance(overrides, Iterable) and all(isinstance(line, str) for line in (lines := list(overrides))):
+        return lines
+    raise UserError(
+        f"overrides: {overrides!r} is neither a list of texts nor a mapping",
+        'Write them as on the command line: ["precision=amp"], or as {"precision": "amp"}.',
+    )
 
 
 def _literal(value: Any) -> str:
