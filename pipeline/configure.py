@@ -57,7 +57,8 @@ def as_lines(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
         return [overrides]
     if isinstance(overrides, Mapping):
         return [f"{key}={_literal(value)}" for key, value in overrides.items()]
-    if isinstance(overrides, Iterable) and all(isinstance(line, str) for line in (lines := list(overrides))):
+    lines = list(overrides) if isinstance(overrides, Iterable) else [overrides]
+    if all(isinstance(line, str) for line in lines):
         return lines
     raise UserError(
         f"overrides: {overrides!r} is neither a list of texts nor a mapping",

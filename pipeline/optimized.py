@@ -8,9 +8,9 @@ Comes in: a module or function of tensors and the inputs of one call. Goes out: 
 signature (structure, shapes, dtypes, strides, devices, plain values) gets a program of its own when it is first seen.
 Everything runs under `torch.no_grad` and in evaluation mode; the model itself is not changed.
 
-A weight that is replaced or changed in place is noticed at the next call, as far as torch counts the change: one written
-through `weight.data` or NumPy is not. What Python holds beside tensors (numbers, hooks, `forward` itself) is read when a
-signature is compiled and not again; `torch.compile(model, backend="torchweld")` guards those.
+A weight that is replaced or changed in place is noticed at the next call, as far as torch counts the change: one
+written through `weight.data` or NumPy is not. What Python holds beside tensors (numbers, hooks, `forward` itself) is
+read when a signature is compiled and not again; `torch.compile(model, backend="torchweld")` guards those.
 """
 
 from __future__ import annotations
