@@ -223,7 +223,7 @@ def test_no_gradient_is_recorded(calls: Calls) -> None:
     ("model", "overrides", "said"),
     [
         (torch.relu, ["precision=apm"], "did you mean 'amp'?"),
-        (torch.relu, [3], "overrides: [3] is neither a list of texts nor a mapping"),
+        (torch.relu, [3], "is neither a list of texts nor a mapping"),
         (torch.relu, None, "overrides: None is neither a list of texts nor a mapping"),
         (torch.relu, {"precision": "apm"}, "did you mean 'amp'?"),
         (torch.relu, "precision=apm", "did you mean 'amp'?"),
