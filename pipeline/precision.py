@@ -9,8 +9,8 @@ bf16, fp16  a copy of the model converted to the type, and floating inputs conve
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -28,17 +28,10 @@ def context_of(config: PrecisionConfig, device: torch.device) -> AbstractContext
     return context
 
 
-@contextmanager
-def products(config: PrecisionConfig) -> Iterator[None]:
+def products(config: PrecisionConfig) -> AbstractContextManager[Any]:
     """Whether CUDA multiplies float32 in TF32, as `context_of` has it, without its autocast: for running programs."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if config.mode == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = config.mode == "tf32"
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
+    context: AbstractContextManager[Any] = service("products")(config)
+    return context
 
 
 def converted(model: Callable[..., Any], config: PrecisionConfig) -> Callable[..., Any]:

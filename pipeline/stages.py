@@ -61,6 +61,7 @@ SERVICES: dict[str, str] = {
     "build_kernels": "stages.codegen:compile_kernels",
     "default_schedule": "stages.codegen:default_schedule",
     "capture_context": "stages.precision:capture_context",
+    "products": "stages.precision:products",
     "tuning_database": "stages.autotune.database:Database",
     "tuning_path": "stages.autotune.database:default_path",
     "arena_picture": "stages.buffers.picture:picture",

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from stages import precision
 from stages.ir.errors import ConfigError
-from stages.precision import PrecisionConfig, capture_context, convert
+from stages.precision import PrecisionConfig, capture_context
 from tests.graphs import execute, graph_of, targets
 
 CPU = torch.device("cpu")
@@ -55,14 +55,6 @@ def test_never_leaves_the_graph_alone():
         graph = graph_of(Attention().eval(), torch.randn(2, 8, 32))
     before = targets(graph)
     assert targets(precision.run(graph, config)) == before and graph.notes == []
-
-
-def test_whole_model_modes_convert_a_copy():
-    model, inputs = nn.Linear(2, 2), {"x": torch.ones(2), "ids": torch.ones(2, dtype=torch.int64)}
-    narrow, converted = convert(model, inputs, PrecisionConfig(mode="bf16"))
-    assert narrow.weight.dtype is torch.bfloat16 and model.weight.dtype is torch.float32
-    assert converted["x"].dtype is torch.bfloat16 and converted["ids"].dtype is torch.int64
-    assert convert(model, inputs, PrecisionConfig())[0] is model
 
 
 def test_the_context_puts_back_what_it_set():
