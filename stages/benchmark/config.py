@@ -77,7 +77,13 @@ class EngineConfig:
     baseline: str = "eager"
     warm_compile: bool = True
     best_variants_cpu: Sequence[str] = ("default", "default+frozen")
-    best_variants_cuda: Sequence[str] = ("default", "reduce-overhead", "max-autotune", "max-autotune+frozen")
+    best_variants_cuda: Sequence[str] = (
+        "default",
+        "default+frozen",
+        "reduce-overhead",
+        "reduce-overhead+frozen",
+        "max-autotune+frozen",
+    )
 
     def __post_init__(self) -> None:
         for name in self.peers:

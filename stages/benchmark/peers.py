@@ -104,8 +104,10 @@ def _eager_cudagraph(
             call(model)
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    torch._C._cuda_clearCublasWorkspaces()  # so that cuBLAS works in memory of the graph, which nobody else frees
     with torch.cuda.graph(graph):
         result = call(model)
+    torch._C._cuda_clearCublasWorkspaces()
 
     def replay() -> object:
         graph.replay()

@@ -136,8 +136,13 @@ def _record(action: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """What `action` launches on the current stream, as a graph. Raises `CaptureFailed`.
 
     `torch.cuda.graph` is not used, since it leaves its own stream the current one where a capture fails.
+
+    cuBLAS works in memory that torch keeps for each stream, and that anyone may free (TorchInductor does whenever it
+    captures). The graph would go on writing there. So what there was is given back before the capture, which makes the
+    graph's own private pool the place of the workspace, and after it, so that no other work shares the graph's.
     """
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    torch._C._cuda_clearCublasWorkspaces()
     # Other threads may go on using the device; only this one is bound to what a capture allows.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
@@ -152,6 +157,8 @@ def _record(action: Callable[[], None]) -> torch.cuda.CUDAGraph:
     except RuntimeError as error:
         _abandon(graph, pool)
         raise CaptureFailed(str(error).splitlines()[0]) from error
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
     return graph
 
 

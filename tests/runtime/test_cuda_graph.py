@@ -9,7 +9,7 @@ import torch
 from stages import buffers, runtime
 from stages.buffers import BuffersConfig
 from stages.ir.graph import GraphInput
-from stages.ir.program import Extern, Prologue, TensorRef
+from stages.ir.program import Extern, Geometry, Prologue, TensorRef
 from stages.runtime import RuntimeConfig
 from stages.runtime.cuda_graph import why_not
 from stages.runtime.pool import Pool
@@ -287,3 +287,29 @@ def test_a_view_of_an_input_is_the_callers_under_static_outputs_too():
     x = torch.ones(4, 8)
     assert run([x, weight])[4].data_ptr() == x[1].data_ptr()
     assert isinstance(made.outputs[4], TensorRef)
+
+
+@gpu
+def test_a_graph_writes_nothing_but_its_own_memory():
+    """cuBLAS splits this product along K and adds up in a workspace, which other users of torch may free."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    rows, inner = 64, 32768
+    step = Extern(
+        aten.mm.out, (whole("x", rows, inner), whole("w", inner, rows)), {}, (whole("y", rows, rows),), out=True
+    )
+    x, weight = (torch.randn(*shape, device=device) for shape in ((rows, inner), (inner, rows)))
+    roles = [("x", "user", x.numel()), ("w", "weight", weight.numel()), ("y", "output", rows * rows)]
+    flat = {name: Geometry(t.shape, t.stride(), t.dtype, device) for name, t in (("x", x), ("w", weight))}
+    made = program(roles, [step], [whole("y", rows, rows)], {"w": weight}, flat)
+    made = buffers.run(dataclasses.replace(made, device=device), BuffersConfig("best"))
+    run = runtime.run(made, compiled(made), RuntimeConfig())
+    expected = run([x, weight])[0].clone()
+    torch.testing.assert_close(expected, x @ weight)
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    strangers = [torch.zeros(2**18, dtype=torch.uint8, device=device) for _ in range(1024)]
+    torch.testing.assert_close(run([x, weight])[0], expected, rtol=0, atol=0)
+    assert not any(stranger.any().item() for stranger in strangers)
+    del strangers
+    torch.cuda.empty_cache()
+    torch.testing.assert_close(run([x, weight])[0], expected, rtol=0, atol=0)
