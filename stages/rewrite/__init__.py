@@ -12,16 +12,27 @@ from stages.rewrite.attention import fuse_attention
 from stages.rewrite.batch_norm import fold_batch_norm
 from stages.rewrite.cleanup import remove_dead, remove_duplicates, remove_identities
 from stages.rewrite.config import PASSES, RewriteConfig
+from stages.rewrite.convolution_bias import peel_bias
 from stages.rewrite.freeze import fold_constants
+from stages.rewrite.layout import channels_last
 from stages.rewrite.masks import fold_masks
+from stages.rewrite.pad import pad_unaligned
 from stages.rewrite.prepack import prepack
 from stages.rewrite.propagate import outputs_of, propagate
+from stages.rewrite.siblings import merge_siblings
+from stages.rewrite.stems import patches_to_linear, space_to_depth
 
 REWRITES: dict[str, Callable[[Graph], str]] = {
     "remove_identities": remove_identities,
     "remove_duplicates": remove_duplicates,
     "remove_dead": remove_dead,
     "fold_batch_norm": fold_batch_norm,
+    "patches_to_linear": patches_to_linear,
+    "space_to_depth": space_to_depth,
+    "peel_bias": peel_bias,
+    "channels_last": channels_last,
+    "merge_siblings": merge_siblings,
+    "pad_unaligned": pad_unaligned,
     "prepack": prepack,
     "fold_constants": fold_constants,
     "fold_masks": fold_masks,

@@ -89,6 +89,17 @@ def is_view(node: fx.Node) -> bool:
     )
 
 
+def frozen_values(graph: Graph) -> set[fx.Node]:
+    """Weights and constants, and what is computed from them alone: known before the first call."""
+    given = {entry.name for entry in graph.inputs if entry.kind != "user"}
+    known: set[fx.Node] = set()
+    for node in graph.module.graph.nodes:
+        operands = node.all_input_nodes
+        if node.name in given or (is_pure(node) and operands and all(operand in known for operand in operands)):
+            known.add(node)
+    return known
+
+
 def output_of(graph: Graph) -> fx.Node:
     return next(node for node in reversed(graph.module.graph.nodes) if node.op == "output")
 

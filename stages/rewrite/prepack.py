@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
-from stages.rewrite.edit import aten, call, calls, replace, tensor_of
+from stages.rewrite.edit import aten, call, calls, fake_mode_of, frozen_values, replace, tensor_of
 
 mkldnn = torch.ops.mkldnn
 
@@ -22,24 +22,13 @@ def prepack(graph: Graph) -> str:
     """Replace addmm, mm and convolution in float32 by oneDNN steps where the weight is frozen."""
     if graph.training or graph.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return ""
-    known = _frozen_values(graph)
+    known = frozen_values(graph)
     linears = [node for node in calls(graph, aten.addmm.default, aten.mm.default) if _linear(graph, node, known)]
     convolutions = [node for node in calls(graph, aten.convolution.default) if _convolution(graph, node, known)]
     counts = [f"{len(linears)} linear layers"] * bool(linears) + [f"{len(convolutions)} convolutions"] * bool(
         convolutions
     )
     return " and ".join(counts) + " packed for oneDNN" if counts else ""
-
-
-def _frozen_values(graph: Graph) -> set[fx.Node]:
-    """Weights, and what is computed from weights alone."""
-    given = {entry.name for entry in graph.inputs if entry.kind != "user"}
-    known: set[fx.Node] = set()
-    for node in graph.module.graph.nodes:
-        operands = node.all_input_nodes
-        if node.name in given or (node.op == "call_function" and operands and all(o in known for o in operands)):
-            known.add(node)
-    return known
 
 
 def _plain_float(*nodes: Any) -> bool:
@@ -100,7 +89,5 @@ def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node]) -> bool:
 
 def _own(graph: Graph, value: torch.Tensor) -> torch.Tensor:
     """A fake tensor like `value` with storage of its own: what stands for an opaque packed weight."""
-    from stages.rewrite.edit import fake_mode_of
-
     with fake_mode_of(graph.module):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

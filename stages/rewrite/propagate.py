@@ -33,11 +33,13 @@ def propagate(graph: Graph, wanted: list[Any]) -> None:
     for node in list(body.nodes):
         if node.op == "call_function":
             with mode, torch.no_grad():
-                _update(body, node)
+                update(body, node)
     _restore_outputs(graph, wanted)
 
 
-def _update(body: fx.Graph, node: fx.Node) -> None:
+def update(body: fx.Graph, node: fx.Node) -> None:
+    """Compute the fake value of `node` anew, under the graph's fake mode; a view that memory no longer allows becomes
+    one of a copy."""
     if node.target in VIEWS_OF_LAYOUT and not _viewable(node):
         with body.inserting_before(node):
             plain = call(body, aten.clone.default, (node.args[0],), _CONTIGUOUS, like=node)
