@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stages.fusion.absorption import Absorption
 from stages.fusion.config import FusionConfig
 from stages.fusion.cost import program_traffic
 from stages.fusion.groups import group
 from stages.fusion.kernels import Kernels
-from stages.fusion.library import Absorption, absorb
+from stages.fusion.library import absorb
 from stages.fusion.memory import Memory
 from stages.fusion.partition import Partition
 from stages.fusion.program import assemble
@@ -30,7 +31,7 @@ def run(graph: Graph, config: FusionConfig) -> Program:
     memory = Memory()
     kernels = Kernels(memory, config.emulate_precision_casts)
     nodes = graph.module.graph
-    made = absorb(graph.module, config.library_epilogues)
+    made = absorb(graph.module, config.library_epilogues, graph.device)
     units = units_of(nodes, graph.device, memory)
     unfused = _fuse(graph, Absorption(nodes), units, replace(config, rules=[]), kernels)
     units = units if made.nodes is nodes else units_of(made.nodes, graph.device, memory)

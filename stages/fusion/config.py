@@ -8,7 +8,18 @@ from stages.ir.errors import choose, require
 
 KINDS = ("pointwise", "reduction", "creation")
 RELATIONS = ("same", "broadcast", "part", "row")
-LIBRARY_EPILOGUES = ("linear_unary", "linear_add", "convolution_unary", "convolution_add", "convolution_add_relu")
+LIBRARY_EPILOGUES = (
+    "linear_unary",
+    "linear_add",
+    "convolution_unary",
+    "convolution_add",
+    "convolution_add_relu",
+    "cudnn_relu",
+    "cudnn_add_relu",
+    "cublaslt_relu",
+    "cublaslt_gelu_tanh",
+    "cublaslt_gelu",
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,9 @@ class FusionConfig:
     max_ops                   operations in one kernel at most
     max_inputs                buffers that one kernel reads at most
     emulate_precision_casts   round to the half type between fused operations, as unfused ones do
-    library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name
+    library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name:
+                              linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu
+                              computes the tanh form where the model has the exact one
     """
 
     rules: list[Rule] = field(default_factory=list)

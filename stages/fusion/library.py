@@ -1,22 +1,22 @@
 """Epilogues that a library computes inside an operation of its own. Comes in: a graph. Goes out: one with fewer nodes.
 
-oneDNN's prepacked linear and convolution (`torch.ops.mkldnn._linear_pointwise`, `._convolution_pointwise`, put into the
-graph by the rewrite stage with the post-op "none") can apply an activation or add a tensor to their result before it
-is written. A single reader of the result that is such an operation becomes their post-op; views in between stay.
+oneDNN's prepacked linear and convolution on a CPU (`torch.ops.mkldnn._linear_pointwise`, `._convolution_pointwise`, put
+into the graph by the rewrite stage with the post-op "none") can apply an activation or add a tensor to their result
+before it is written. A single reader of the result that is such an operation becomes their post-op; views in between
+stay. What libraries do on CUDA is in `cuda_library.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from stages.fusion.lowering.storage import is_view, tensor_of
-from stages.ir.graph import origin_of
-from stages.ir.program import Decision
+from stages.fusion.absorption import Absorption, alike, find_addend, find_reader, finish, known_tensor
+from stages.fusion.cuda_library import LIBRARY_CALLS, absorb_into_call
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
@@ -83,22 +83,13 @@ def _libraries() -> list[Library]:
 LIBRARIES = {library.plain: library for library in _libraries()}
 
 
-@dataclass
-class Absorption:
-    """A graph with library epilogues; `absorbed` has the nodes that each operation computes besides its own."""
-
-    nodes: fx.Graph
-    absorbed: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def absorb(module: fx.GraphModule, names: Sequence[str]) -> Absorption:
-    """The graph of `module` with the epilogues of `names` (`config.LIBRARY_EPILOGUES`) made post-ops.
+def absorb(module: fx.GraphModule, names: Sequence[str], device: torch.device) -> Absorption:
+    """The graph of `module` with the epilogues of `names` (`config.LIBRARY_EPILOGUES`) left to the library.
 
     `module` is left as it is: where there is something to do, a copy of its graph is worked on.
     """
-    if not names or not any(node.target in LIBRARIES for node in module.graph.nodes):
+    operations = LIBRARY_CALLS if device.type == "cuda" else LIBRARIES
+    if not names or not any(node.target in operations for node in module.graph.nodes):
         return Absorption(module.graph)
     copy = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
@@ -107,7 +98,9 @@ def absorb(module: fx.GraphModule, names: Sequence[str]) -> Absorption:
     copy.output(result).meta = dict(old_output.meta)
     made = Absorption(fx.GraphModule(module, copy).graph)
     for node in list(made.nodes.nodes):
-        if node.target in LIBRARIES:
+        if node.target in operations and device.type == "cuda":
+            absorb_into_call(node, names, made)
+        elif node.target in operations:
             _absorb_into(node, LIBRARIES[node.target], names, made)
     made.nodes.lint()
     return made
@@ -115,77 +108,41 @@ def absorb(module: fx.GraphModule, names: Sequence[str]) -> Absorption:
 
 def _absorb_into(node: fx.Node, library: Library, names: Sequence[str], made: Absorption) -> None:
     post_ops = node.args[library.post_at]
-    reader = _reader(node)
+    reader = find_reader(node)
     if post_ops != "none" or reader is None:
         return
     chain, last = reader
     post_op = _post_op(last)
-    if post_op is not None and f"{library.name}_unary" in names and _alike(chain[-1], last):
+    if post_op is not None and f"{library.name}_unary" in names and alike(chain[-1], last):
         _set_post_op(node, library, post_op, made)
-        _finish(chain, last, f"{library.name}_unary", made)
+        finish(chain, last, f"{library.name}_unary", made)
         return
-    other = _addend(node, chain[-1], last)
+    other = find_addend(chain[-1], last)
     if other is None or f"{library.name}_add" not in names:
         return
-    if len(chain) > 1 and not (_tensor(node).is_contiguous() and _tensor(other).is_contiguous()):
+    if len(chain) > 1 and not (known_tensor(node).is_contiguous() and known_tensor(other).is_contiguous()):
         return
     joined = _make_binary(node, library, chain, other, last, made)
-    _finish(joined, last, f"{library.name}_add", made)
+    finish(joined, last, f"{library.name}_add", made)
     _absorb_relu(joined, names, made)
 
 
 def _absorb_relu(chain: list[fx.Node], names: Sequence[str], made: Absorption) -> None:
     """A relu after convolution and add."""
     node = chain[0]
-    reader = _reader(node)
+    reader = find_reader(node)
     if "convolution_add_relu" not in names or len(node.args) < 12 or reader is None:
         return
     views, last = reader
-    if last.target is aten.relu.default and _alike(views[-1], last):
+    if last.target is aten.relu.default and alike(views[-1], last):
         node.args = (*node.args[:10], "relu", *node.args[11:])
         made.notes = [NAN_NOTE]
-        _finish(views, last, "convolution_add_relu", made)
-
-
-def _reader(node: fx.Node) -> tuple[list[fx.Node], fx.Node] | None:
-    """The one operation that reads `node`, and `node` with the reshapes that lead there; None if there is not one."""
-    chain = [node]
-    while len(chain[-1].users) == 1:
-        (user,) = chain[-1].users
-        if user.op != "call_function" or tensor_of(user) is None:
-            return None
-        if not (is_view(user) and user.target in (aten.view.default, aten._unsafe_view.default)):
-            return chain, user
-        chain.append(user)
-    return None
+        finish(views, last, "convolution_add_relu", made)
 
 
 def _post_op(node: fx.Node) -> PostOp | None:
     make = ACTIVATIONS.get(node.target)  # type: ignore[arg-type]
     return None if make is None else make(node)
-
-
-def _addend(node: fx.Node, value: fx.Node, add: fx.Node) -> fx.Node | None:
-    """What `add` adds to `value`, if it is a tensor laid out like it, added once and unscaled."""
-    if add.target is not aten.add.Tensor or add.kwargs.get("alpha", 1) != 1:
-        return None
-    others = [operand for operand in add.args if operand is not value]
-    if len(others) != 1 or not isinstance(others[0], fx.Node) or tensor_of(others[0]) is None:
-        return None
-    return others[0] if _alike(value, others[0]) and _alike(value, add) else None
-
-
-def _alike(one: fx.Node, two: fx.Node) -> bool:
-    """Whether two tensors have one shape, one type and one layout."""
-    first, second = _tensor(one), _tensor(two)
-    same = (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
-    return same and first.stride() == second.stride()
-
-
-def _tensor(node: fx.Node) -> torch.Tensor:
-    tensor = tensor_of(node)
-    assert tensor is not None
-    return tensor
 
 
 def _set_post_op(node: fx.Node, library: Library, post_op: PostOp, made: Absorption) -> None:
@@ -203,9 +160,9 @@ def _make_binary(
     post: tuple[Any, ...] = ("add",) if library.name == "linear" else ("add", None, None, [], None)
     with made.nodes.inserting_before(add):
         if len(chain) > 1:
-            shape = list(_tensor(node).shape)
+            shape = list(known_tensor(node).shape)
             addend = made.nodes.call_function(aten.view.default, (other, shape))
-            addend.meta = {**other.meta, "val": _tensor(other).view(shape)}
+            addend.meta = {**other.meta, "val": known_tensor(other).view(shape)}
             other = addend
         joined = [made.nodes.call_function(library.binary, (data, other, *rest, *post))]
         joined[0].meta = dict(node.meta)
@@ -214,24 +171,3 @@ def _make_binary(
             moved.meta = dict(view.meta)
             joined.append(moved)
     return joined
-
-
-def _finish(chain: list[fx.Node], gone: fx.Node, rule: str, made: Absorption) -> None:
-    """Let the end of `chain`, whose first node now has the post-op, stand for `gone`; drop what nobody reads any more.
-
-    The chain takes over the fake storage of `gone`: it is what tells that the views of `gone` are views.
-    """
-    node, value, result = chain[0], chain[-1], _tensor(gone)
-    for link in chain:
-        link.meta["val"] = result if link is value else result.view(_tensor(link).shape)
-    saved = 2 * result.numel() * result.dtype.itemsize
-    reason = "the library computes it before it writes its result"
-    made.decisions.append(Decision(node.name, gone.name, True, rule, reason, origin_of(gone), saved))
-    made.absorbed[node] = (*made.absorbed.get(node, ()), gone)
-    gone.replace_all_uses_with(value)
-    waiting = [gone]
-    while waiting:
-        dead = waiting.pop()
-        if not dead.users and dead.op == "call_function":
-            waiting.extend(dead.all_input_nodes)
-            made.nodes.erase_node(dead)
