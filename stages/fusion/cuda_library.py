@@ -62,7 +62,7 @@ def _fits_cudnn(node: fx.Node) -> bool:
     """A convolution over images, in one group, of a type that cuDNN's fused kernels have."""
     transposed, groups = node.args[6], node.args[8]
     value = known_tensor(node)
-    return not bool(transposed) and groups == 1 and value.dim() == 4 and value.dtype in CUDNN_TYPES
+    return not transposed and bool(groups == 1) and value.dim() == 4 and value.dtype in CUDNN_TYPES
 
 
 def _sum_of(node: fx.Node) -> Sum | None:

@@ -48,6 +48,8 @@ def run(graph: Graph, config: RewriteConfig) -> Graph:
     graph.notes += [f"{name}: {note}" for name, note in notes if note]
     if any(note for _, note in notes):
         propagate(graph, wanted)
+        if "remove_identities" in config.passes:  # copies for the sake of a layout that there is now anyway
+            remove_identities(graph)
     graph.module.recompile()
     verify(graph)
     return graph

@@ -28,12 +28,27 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass
-class Parts:
-    """What one attention is made of: q, k^T and v of four dimensions, the factor on the scores, the mask's node."""
+class Operand:
+    """A tensor of four dimensions, found under the copies, factors and swaps that lead from it to a batched product.
 
-    query: fx.Node
-    key_transposed: fx.Node
-    value: fx.Node
+    node     the tensor, and whether its last two dimensions are swapped on the way
+    narrow   the half-precision tensor that `node` is a float32 copy of, and whether it is swapped; None if it is none
+    factor   what it is multiplied by on the way
+    """
+
+    node: fx.Node
+    turned: bool
+    narrow: tuple[fx.Node, bool] | None
+    factor: float
+
+
+@dataclass
+class Parts:
+    """What one attention is made of: q, k^T and v, the factor on the scores, the mask's node."""
+
+    query: Operand
+    key_transposed: Operand
+    value: Operand
     scale: float
     mask: fx.Node | None
 
@@ -105,60 +120,95 @@ def _match(product: fx.Node) -> Parts | None:
     found = _four(first.args[0], queries, depth), _four(first.args[1], depth, keys), _four(values, keys, width)
     if None in found or width != depth:
         return None
-    query, a = _scaled(found[0])  # type: ignore[arg-type]
-    key, b = _scaled(found[1])  # type: ignore[arg-type]
-    assert found[2] is not None
-    shapes = [tuple(node.meta["val"].shape[:2]) for node in (query, key, found[2])]
-    if len(set(shapes)) != 1 or shapes[0] != tuple(scores.shape[:2]):
+    query, key, value = (_operand(node) for node in found if node is not None)
+    shapes = {tuple(node.meta["val"].shape[:2]) for node in found if node is not None}
+    if shapes != {tuple(scores.shape[:2])} or value.factor != 1.0:
         return None
-    return Parts(query, key, found[2], a * b * factor, mask)
+    return Parts(query, key, value, query.factor * key.factor * factor, mask)
 
 
-def _narrow(node: fx.Node) -> fx.Node:
-    """The half-precision tensor that `node` is a float32 copy of, views between them kept; `node` itself if none."""
-    if node.target is aten._to_copy.default and isinstance(node.args[0], fx.Node):
-        source = tensor_of(node.args[0])
-        if source is not None and source.dtype in HALF and node.meta["val"].dtype is torch.float32:
-            return node.args[0]
-    return node
+def _operand(node: fx.Node) -> Operand:
+    """What `node` is made of. A cast to float32 is looked through, too: the library computes in float32 anyway."""
+    factor, turned = 1.0, False
+    wide: tuple[fx.Node, bool] | None = None
+    while node.op == "call_function" and (below := tensor_of(node.args[0])) is not None:
+        value = node.meta["val"]
+        if node.target in SCALES and isinstance(node.args[1], (int, float)):
+            factor *= float(node.args[1]) ** SCALES[node.target]
+        elif _swaps(node):
+            turned = not turned
+        elif node.target is aten._to_copy.default and wide is None:
+            if below.dtype not in HALF or value.dtype is not torch.float32:
+                break
+            wide = (node, turned)
+        elif node.target is not aten.clone.default or below.shape != value.shape:
+            break
+        node = node.args[0]  # type: ignore[assignment]
+    if wide is None:
+        return Operand(node, turned, None, factor)
+    return Operand(*wide, (node, turned), factor)
+
+
+def _swaps(node: fx.Node) -> bool:
+    """Whether `node` swaps the last two of four dimensions."""
+    if node.target is aten.transpose.int:
+        return {dimension % 4 for dimension in node.args[1:]} == {2, 3}  # type: ignore[operator]
+    return node.target is aten.permute.default and [d % 4 for d in node.args[1]] == [0, 1, 3, 2]  # type: ignore[union-attr,operator]
 
 
 def _replace(graph: Graph, product: fx.Node, parts: Parts) -> bool:
     body = graph.module.graph
-    result = product.meta["val"]
-    batch, heads, queries, depth = parts.query.meta["val"].shape
+    result, like = product.meta["val"], product
     with body.inserting_before(product):
-        key = _transposed(body, parts.key_transposed, product)
-        operands = [_narrow(parts.query), key, _narrow(parts.value)]
-        types = {node.meta["val"].dtype for node in operands}
-        if len(types) != 1:
-            operands, types = [parts.query, _wide_key(body, parts, product), parts.value], {result.dtype}
-        (dtype,) = types
+        query, key, value = operands = _tensors(body, parts, like)
+        (dtype,) = {node.meta["val"].dtype for node in operands}
         mask, causal = _mask(graph, parts.mask, product)
         if mask is not None and mask.meta["val"].dtype is not dtype:
-            mask = call(body, aten._to_copy.default, (mask,), {"dtype": dtype}, like=product)
-        args = (*operands, mask, 0.0, causal)
-        scale = {"scale": parts.scale}
-        whole = call(body, aten.scaled_dot_product_attention.default, args, scale, like=product)
-        if whole.meta["val"].dtype is not result.dtype:
-            whole = call(body, aten._to_copy.default, (whole,), {"dtype": result.dtype}, like=product)
-        flat = call(body, aten.reshape.default, (whole, [batch * heads, queries, depth]), like=product)
-    product.replace_all_uses_with(flat)
+            mask = call(body, aten._to_copy.default, (mask,), {"dtype": dtype}, like=like)
+        args, scale = (query, key, value, mask, 0.0, causal), {"scale": parts.scale}
+        whole = call(body, aten.scaled_dot_product_attention.default, args, scale, like=like)
+        if dtype is not result.dtype:
+            wide = call(body, aten._to_copy.default, (whole,), {"dtype": result.dtype}, like=like)
+        else:
+            wide = whole
+        _hand_on(product, whole, wide)
+        if product.users:
+            flat = call(body, aten.reshape.default, (wide, list(result.shape)), like=like)
+            product.replace_all_uses_with(flat)
     body.erase_node(product)
     return True
 
 
-def _transposed(body: fx.Graph, key: fx.Node, like: fx.Node) -> fx.Node:
-    """k of k^T, in the half type if k^T is a cast of it."""
-    if key.target in (aten.permute.default, aten.transpose.int) and isinstance(key.args[0], fx.Node):
-        narrow = _narrow(key.args[0])
-        if narrow is not key.args[0]:
-            key = call(body, key.target, (narrow, *key.args[1:]), like=like)
-    return call(body, aten.permute.default, (_narrow(key), [0, 1, 3, 2]), like=like)
+def _tensors(body: fx.Graph, parts: Parts, like: fx.Node) -> list[fx.Node]:
+    """q, k and v as the library takes them: in half precision if all three are copies of such."""
+    operands = (parts.query, parts.key_transposed, parts.value)
+    types = {operand.narrow[0].meta["val"].dtype for operand in operands if operand.narrow is not None}
+    narrow = len(types) == 1 and all(operand.narrow is not None for operand in operands)
+    made = []
+    for operand in operands:
+        node, turned = (operand.node, operand.turned)
+        if narrow and operand.narrow is not None:
+            node, turned = operand.narrow
+        if turned != (operand is parts.key_transposed):
+            node = call(body, aten.permute.default, (node, [0, 1, 3, 2]), like=like)
+        made.append(node)
+    return made
 
 
-def _wide_key(body: fx.Graph, parts: Parts, like: fx.Node) -> fx.Node:
-    return call(body, aten.permute.default, (parts.key_transposed, [0, 1, 3, 2]), like=like)
+def _hand_on(product: fx.Node, whole: fx.Node, wide: fx.Node) -> None:
+    """Let the readers that shape the product back to four dimensions, and cast it back, read the attention itself."""
+    body = product.graph
+    for view in list(product.users):
+        value = tensor_of(view)
+        if view.target not in RESHAPES or value is None or value.shape != whole.meta["val"].shape:
+            continue
+        for cast in list(view.users):
+            if cast.target is aten._to_copy.default and cast.meta["val"].dtype is whole.meta["val"].dtype:
+                if set(cast.kwargs) == {"dtype"}:
+                    cast.replace_all_uses_with(whole)
+                    body.erase_node(cast)
+        view.replace_all_uses_with(wide)
+        body.erase_node(view)
 
 
 def _mask(graph: Graph, mask: fx.Node | None, product: fx.Node) -> tuple[fx.Node | None, bool]:

@@ -6,6 +6,7 @@ after folding, so its values can be read. If it comes from weights, the graph no
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
-from stages.rewrite.edit import aten, calls, drop_dead, is_view, tensor_of
+from stages.rewrite.edit import aten, call, calls, drop_dead, is_view, tensor_of
 
 # operator: position or keyword of (mask, is_causal)
 ATTENTION: dict[Any, tuple[int | str, int]] = {
@@ -49,10 +50,31 @@ def fold_masks(graph: Graph) -> str:
         else:
             _set(node, where, None)
         graph.assumed[f"the mask of {node.name} {check.__name__.replace('_', ' ')}"] = partial(holds, name, view, check)
+        _choose_again(graph, node)
     drop_dead(graph)
     parts = [f"{dropped} masks that let everything pass dropped"] * bool(dropped)
     parts += [f"{causal} causal masks became a flag"] * bool(causal)
     return ", ".join(parts)
+
+
+def _choose_again(graph: Graph, node: fx.Node) -> None:
+    """Torch took the memory-efficient kernels for the sake of the mask: without it, let it choose among all."""
+    if node.target is not aten._scaled_dot_product_efficient_attention.default:
+        return
+    users = list(node.users)
+    query, key, value, _, _, *rest = node.args
+    dropout = rest[0] if rest else 0.0
+    causal = rest[1] if len(rest) > 1 else False
+    if dropout or any(user.target is not operator.getitem or user.args[1] != 0 for user in users):
+        return
+    scale = {"scale": node.kwargs.get("scale")}
+    body = graph.module.graph
+    for user in users:
+        with body.inserting_before(node):
+            args = (query, key, value, None, 0.0, causal)
+            new = call(body, aten.scaled_dot_product_attention.default, args, scale, like=node)
+        user.replace_all_uses_with(new)
+        body.erase_node(user)
 
 
 def lets_all_pass(mask: torch.Tensor) -> bool:

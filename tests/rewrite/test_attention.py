@@ -93,3 +93,42 @@ def test_what_is_no_attention_keeps_its_values(name):
 def test_the_graph_is_left_alone_without_the_pass():
     graph = graph_of(Function(lambda self, q, k, v: divided(q, k, v)), Q, K, V)
     assert targets(graph).count("aten.bmm.default") == 2
+
+
+class InHalf(torch.nn.Module):
+    """Torch's own form under autocast: q, k and v of one product, cast, scaled and copied; the result cast back."""
+
+    def forward(self, x):
+        q, k, v = x.view(2, 8, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind()
+        q, k, v = (tensor.float() for tensor in (q, k, v))
+        scores = (q * 0.5).contiguous() @ (k.transpose(-1, -2) * 0.5).contiguous()
+        return (torch.softmax(scores, -1) @ v.contiguous()).bfloat16().transpose(1, 2).reshape(2, 8, 64)
+
+
+def test_nothing_is_copied_or_cast_on_the_way():
+    x = torch.randn(2, 8, 3 * 64).bfloat16()
+    graph = rewritten(InHalf(), x)
+    (call,) = attentions(graph)
+    storage = next(n for n in graph.module.graph.nodes if n.op == "placeholder").meta["val"].untyped_storage()._cdata
+    assert all(node.meta["val"].untyped_storage()._cdata == storage for node in call.args[:3])
+    assert call.kwargs["scale"] == 0.25
+    gone = ("_to_copy", "mul", "bmm", "_softmax", "reshape")
+    assert not [name for name in targets(graph) if any(word in name for word in gone)]
+    check(graph, InHalf(), x, tolerance=2e-2)
+
+
+def test_a_scaled_value_is_no_attention():
+    module = Function(lambda self, q, k, v: written_out(q, k, v * 2))
+    graph = rewritten(module, Q, K, V)
+    check(graph, module, Q, K, V)
+
+
+def test_a_factor_of_another_reader_stays():
+    def forward(self, q, k, v):
+        scaled = q * 0.25
+        return torch.softmax(scaled @ k.transpose(-1, -2), -1) @ v, scaled
+
+    module = Function(forward)
+    graph = rewritten(module, Q, K, V)
+    assert attentions(graph)[0].kwargs["scale"] == 0.25
+    check(graph, module, Q, K, V)
