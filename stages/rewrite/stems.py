@@ -6,8 +6,8 @@ the patches, laid out as rows:
     [N, C, h*p, w*q]  ->  [N*h*w, C*p*q] @ [C*p*q, O] + bias
 
 Space to depth: with stride s > 1, each s x s block of pixels becomes one pixel with s*s times the channels, and the
-kernel, padded with zeros to a multiple of s, is rearranged likewise; a 7x7 kernel of stride 2 over 3 channels becomes a
-4x4 kernel of stride 1 over 12, padded to 16, channels. In one dimension, with u = s*a + r:
+kernel, padded with zeros to a multiple of s, is rearranged likewise; a 7x7 kernel of stride 2 over 3 (padded to 4)
+channels becomes a 4x4 kernel of stride 1 over 16. In one dimension, with u = s*a + r:
 
     y[i] = sum_u w[u] x[s*i + u] = sum_a sum_r w[s*a + r] x[s*(i + a) + r]
 
@@ -16,6 +16,7 @@ Both rearrange the image by one kernel, which casts it too, and the weight once,
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -79,8 +80,9 @@ def _is_patches(window: Window) -> bool:
 
 
 def _overlaps(window: Window) -> bool:
+    """Whether windows overlap, and blocks of pixels are of a size that makes whole 16 bytes of few channels."""
     steps = set(window.stride)
-    return len(steps) == 1 and steps != {1} and min(window.kernel) > max(window.stride)
+    return len(steps) == 1 and window.stride[0] % 2 == 0 and min(window.kernel) > window.stride[0]
 
 
 def _to_linear(graph: Graph, node: fx.Node) -> bool:
@@ -124,10 +126,11 @@ def _rows(body: fx.Graph, like: fx.Node, source: fx.Node, shape: list[int]) -> f
 
 def _to_depth(graph: Graph, node: fx.Node) -> bool:
     image, weight, bias = node.args[:3]
-    window, step = _window(node), _window(node).stride[0]
+    window = _window(node)
+    step = window.stride[0]
     body = graph.module.graph
     height, width = node.meta["val"].shape[2:]
-    kernel = tuple(-(-size // step) for size in window.kernel)  # in blocks
+    kernel = (-(-window.kernel[0] // step), -(-window.kernel[1] // step))  # in blocks
     blocks = (height + kernel[0] - 1, width + kernel[1] - 1)
     with body.inserting_before(node):
         image = _padded(body, node, image, window, (blocks[0] * step, blocks[1] * step))
@@ -140,39 +143,40 @@ def _to_depth(graph: Graph, node: fx.Node) -> bool:
     return True
 
 
+def _missing_channels(channels: int, step: int) -> int:
+    """How many channels of zeros make those of a block fill whole 16 bytes."""
+    return -channels % (CHANNEL_UNIT // math.gcd(CHANNEL_UNIT, step * step))
+
+
 def _padded(body: fx.Graph, like: fx.Node, image: Any, window: Window, size: tuple[int, int]) -> fx.Node:
-    """`image` with the window's zeros before it, and with zeros after it, or cropped, to `size`."""
-    shape = image.meta["val"].shape[2:]
+    """`image` with the window's zeros before it, with zeros after it (or cropped) to `size`, and with channels of
+    zeros: all in one step."""
+    channels, *shape = image.meta["val"].shape[1:]
     after = [wanted - have - before for wanted, have, before in zip(size, shape, window.padding, strict=True)]
-    image = _cropped(body, like, image, tuple(have + min(0, more) for have, more in zip(shape, after, strict=True)))
+    image = _cropped(body, like, image, (shape[0] + min(0, after[0]), shape[1] + min(0, after[1])))
     zeros = [window.padding[1], max(after[1], 0), window.padding[0], max(after[0], 0)]
+    zeros += [0, _missing_channels(channels, window.stride[0])]
     return call(body, aten.constant_pad_nd.default, (image, zeros, 0.0), like=like) if any(zeros) else image
 
 
 def _image_in_blocks(body: fx.Graph, like: fx.Node, image: fx.Node, blocks: tuple[int, int], step: int) -> fx.Node:
-    """[N, C, h*s, w*s] as [N, s*s*C (padded), h, w], channels-last: the channels of a block lie side by side."""
+    """[N, C, h*s, w*s] as [N, s*s*C, h, w], channels-last: the channels of a block lie side by side."""
     batch, channels = image.meta["val"].shape[:2]
     shape = [batch, channels, blocks[0], step, blocks[1], step]
     split = call(body, aten.reshape.default, (image, shape), like=like)
     turned = call(body, aten.permute.default, (split, [0, 2, 4, 3, 5, 1]), like=like)
-    depth = step * step * channels
-    deep = _rows(body, like, turned, [batch, *blocks, depth])
-    if missing := -depth % CHANNEL_UNIT:
-        deep = call(body, aten.constant_pad_nd.default, (deep, [0, missing], 0.0), like=like)
+    deep = _rows(body, like, turned, [batch, *blocks, step * step * channels])
     return call(body, aten.permute.default, (deep, [0, 3, 1, 2]), like=like)
 
 
 def _kernel_in_blocks(body: fx.Graph, like: fx.Node, weight: fx.Node, kernel: tuple[int, int], step: int) -> fx.Node:
-    """[O, C, s*a, s*b] (padded with zeros) as [O, s*s*C (padded), a, b], in the order of `_image_in_blocks`."""
+    """[O, C, u, v], with zeros to [O, C, s*a, s*b], as [O, s*s*C, a, b] in the order of `_image_in_blocks`."""
     outputs, channels, *size = weight.meta["val"].shape
-    more = [kernel[1] * step - size[1], kernel[0] * step - size[0]]
-    if any(more):
-        weight = call(body, aten.constant_pad_nd.default, (weight, [0, more[0], 0, more[1]], 0.0), like=like)
-    shape = [outputs, channels, kernel[0], step, kernel[1], step]
+    more = _missing_channels(channels, step)
+    zeros = [0, kernel[1] * step - size[1], 0, kernel[0] * step - size[0], 0, more]
+    if any(zeros):
+        weight = call(body, aten.constant_pad_nd.default, (weight, zeros, 0.0), like=like)
+    shape = [outputs, channels + more, kernel[0], step, kernel[1], step]
     split = call(body, aten.reshape.default, (weight, shape), like=like)
     turned = call(body, aten.permute.default, (split, [0, 3, 5, 1, 2, 4]), like=like)
-    depth = step * step * channels
-    deep = _rows(body, like, turned, [outputs, depth, *kernel])
-    if missing := -depth % CHANNEL_UNIT:
-        deep = call(body, aten.constant_pad_nd.default, (deep, [0, 0, 0, 0, 0, missing], 0.0), like=like)
-    return deep
+    return _rows(body, like, turned, [outputs, step * step * (channels + more), *kernel])
