@@ -17,6 +17,7 @@ from stages.rewrite.freeze import fold_constants
 from stages.rewrite.layout import channels_last
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.pad import pad_unaligned
+from stages.rewrite.pooling import pool_to_maxima
 from stages.rewrite.prepack import prepack
 from stages.rewrite.propagate import outputs_of, propagate
 from stages.rewrite.siblings import merge_siblings
@@ -29,6 +30,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "fold_batch_norm": fold_batch_norm,
     "patches_to_linear": patches_to_linear,
     "space_to_depth": space_to_depth,
+    "pool_to_maxima": pool_to_maxima,
     "peel_bias": peel_bias,
     "channels_last": channels_last,
     "merge_siblings": merge_siblings,
@@ -47,9 +49,7 @@ def run(graph: Graph, config: RewriteConfig) -> Graph:
     notes = [(name, REWRITES[name](graph)) for name in config.passes]
     graph.notes += [f"{name}: {note}" for name, note in notes if note]
     if any(note for _, note in notes):
-        propagate(graph, wanted)
-        if "remove_identities" in config.passes:  # copies for the sake of a layout that there is now anyway
-            remove_identities(graph)
+        propagate(graph, wanted, tidy="remove_identities" in config.passes)
     graph.module.recompile()
     verify(graph)
     return graph

@@ -32,18 +32,22 @@ def remove_identities(graph: Graph) -> str:
     One that the caller gets back stays: it must not become the caller's own input, or another output.
     """
     returned = set(output_of(graph).all_input_nodes)
-    count = 0
-    for node in calls(graph, *SAME_VALUE):
-        source = node.args[0]
-        old, new = tensor_of(source), tensor_of(node)
-        if old is None or new is None or node in returned:
-            continue
-        same = old.dtype is new.dtype and old.device == new.device and old.shape == new.shape
-        if same and old.stride() == new.stride() and old.storage_offset() == new.storage_offset():
-            assert isinstance(source, fx.Node)
-            replace(node, source)
-            count += 1
-    return f"{count} operations without effect removed" if count else ""
+    found = [node for node in calls(graph, *SAME_VALUE) if node not in returned and drop_identity(node)]
+    return f"{len(found)} operations without effect removed" if found else ""
+
+
+def drop_identity(node: fx.Node) -> bool:
+    """Let the operand of a copy, cast or view stand for it where it has no effect; whether it had none."""
+    source = node.args[0] if node.target in SAME_VALUE else None
+    old, new = tensor_of(source), tensor_of(node)
+    if old is None or new is None:
+        return False
+    same = old.dtype is new.dtype and old.device == new.device and old.shape == new.shape
+    if not same or old.stride() != new.stride() or old.storage_offset() != new.storage_offset():
+        return False
+    assert isinstance(source, fx.Node)
+    replace(node, source)
+    return True
 
 
 def remove_duplicates(graph: Graph) -> str:

@@ -13,6 +13,7 @@ PASSES = (
     "fold_batch_norm",
     "patches_to_linear",
     "space_to_depth",
+    "pool_to_maxima",
     "peel_bias",
     "channels_last",
     "merge_siblings",

@@ -6,7 +6,8 @@ constant), inputs where they enter, and every operation in between keeps the lay
 returns gets eager's strides back (`propagate.py`), and a copy that is needed is an ordinary operation that fuses with
 what makes its operand.
 
-On a CPU oneDNN chooses the layout itself.
+On a CPU oneDNN chooses the layout itself, and for float32 without TF32 cuDNN has no such kernels: what it has for that
+layout is slower by a half (docs/measurements/h200_rewrites.md).
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ def channels_last(graph: Graph) -> str:
 
 
 def _two_dimensional(node: fx.Node) -> bool:
-    """A convolution over images [N, C, H, W] of a type that cuDNN has kernels for."""
+    """A convolution over images [N, C, H, W] that runs on matrix units."""
     image = tensor_of(node.args[0])
-    floats = (torch.float16, torch.bfloat16, torch.float32)
-    return image is not None and image.dim() == 4 and image.numel() > 0 and image.dtype in floats
+    return image is not None and image.dim() == 4 and image.numel() > 0 and on_matrix_units(image.dtype)
+
+
+def on_matrix_units(dtype: torch.dtype) -> bool:
+    """Whether cuDNN multiplies this type on matrix units; whether TF32 is allowed is set while a model is compiled."""
+    tf32 = bool(torch.backends.cudnn.allow_tf32)
+    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and tf32)
 
 
 def _lay_out(body: fx.Graph, node: fx.Node, position: int, laid_out: dict[fx.Node, fx.Node]) -> None:

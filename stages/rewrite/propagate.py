@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.rewrite.cleanup import drop_identity
 from stages.rewrite.edit import aten, call, fake_mode_of, output_of, tensor_of, value_of
 
 VIEWS_OF_LAYOUT = (aten.view.default, aten._unsafe_view.default)
@@ -23,17 +24,21 @@ def outputs_of(graph: Graph) -> list[Any]:
     return [tensor_of(value) for value in returned]  # type: ignore[union-attr]
 
 
-def propagate(graph: Graph, wanted: list[Any]) -> None:
+def propagate(graph: Graph, wanted: list[Any], tidy: bool = False) -> None:
     """Recompute the fake value of every call; give outputs the strides of `wanted` by a copy where they moved.
 
     wanted   what `outputs_of` gave before anything was rewritten
+    tidy     drop copies for the sake of a layout that their operand now has anyway
     """
     body = graph.module.graph
     mode = fake_mode_of(graph.module)
+    returned = set(output_of(graph).all_input_nodes)
     for node in list(body.nodes):
         if node.op == "call_function":
             with mode, torch.no_grad():
                 update(body, node)
+            if tidy and node not in returned:
+                drop_identity(node)  # those that read it are still to come
     _restore_outputs(graph, wanted)
 
 

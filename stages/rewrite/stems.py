@@ -24,6 +24,7 @@ from torch import fx
 
 from stages.ir.graph import Graph
 from stages.rewrite.edit import aten, call, calls, frozen_values, tensor_of
+from stages.rewrite.layout import on_matrix_units
 
 FEW_CHANNELS = 4
 CHANNEL_UNIT = 8  # channels of half precision in 16 bytes
@@ -46,9 +47,15 @@ def patches_to_linear(graph: Graph) -> str:
 
 def space_to_depth(graph: Graph) -> str:
     """Strided convolutions over few channels become dense ones over more channels."""
-    found = [node for node in _candidates(graph) if node.args[1].meta["val"].shape[1] <= FEW_CHANNELS]  # type: ignore[union-attr]
+    found = [node for node in _candidates(graph) if _few_channels(node)]
     done = [node for node in found if _overlaps(_window(node)) and _to_depth(graph, node)]
     return f"{len(done)} strided convolutions over few channels read blocks of pixels" if done else ""
+
+
+def _few_channels(node: fx.Node) -> bool:
+    """Whether matrix units would be fed with few channels of an image."""
+    weight = tensor_of(node.args[1])
+    return weight is not None and weight.shape[1] <= FEW_CHANNELS and on_matrix_units(weight.dtype)
 
 
 def _candidates(graph: Graph) -> list[fx.Node]:

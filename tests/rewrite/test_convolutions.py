@@ -170,14 +170,14 @@ STEMS = [
 @pytest.mark.parametrize("channels, kernel, stride, padding, size", STEMS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_stem_reads_blocks_of_pixels(channels, kernel, stride, padding, size, bias):
-    module = nn.Conv2d(channels, 6, kernel, stride, padding, bias=bias).double()
-    x = torch.randn(2, channels, *size).double()
+    module = nn.Conv2d(channels, 6, kernel, stride, padding, bias=bias)
+    x = torch.randn(2, channels, *size)
     graph = rewritten(module, x, passes=["space_to_depth", "fold_constants"])
     (node,) = convolutions(graph)
     assert node.args[3] == [1, 1] and tensor_of(node.args[0]).shape[1] % 8 == 0
     assert is_channels_last(node.args[0])
-    check(graph, module, x)
-    check_changed(graph, module, x)
+    check(graph, module, x, tolerance=1e-5)
+    check_changed(graph, module, x, tolerance=1e-5)
 
 
 def test_the_stem_of_resnet_is_four_by_four_over_sixteen():
@@ -199,11 +199,52 @@ NO_STEMS = {
 
 @pytest.mark.parametrize("name", NO_STEMS)
 def test_other_convolutions_are_no_stems(name):
-    module = NO_STEMS[name].double()
-    x = torch.randn(1, module.in_channels, 12, 12).double()
+    module = NO_STEMS[name]
+    x = torch.randn(1, module.in_channels, 12, 12)
     graph = rewritten(module, x, passes=["space_to_depth"])
     assert not graph.notes
-    check(graph, module, x)
+    check(graph, module, x, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_float32_follows_whether_tf32_is_allowed(monkeypatch, allowed):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    graph = rewritten(nn.Conv2d(3, 8, 7, 2, 3), torch.randn(1, 3, 16, 16), passes=["space_to_depth", "channels_last"])
+    assert bool(graph.notes) == allowed
+
+
+POOLS = {
+    "of resnet": (dict(kernel_size=3, stride=2, padding=1), 17),
+    "plain": (dict(kernel_size=2), 9),
+    "rounded up": (dict(kernel_size=3, stride=2, ceil_mode=True), 10),
+    "unequal": (dict(kernel_size=(2, 3), stride=(1, 2), padding=(0, 1)), 9),
+    "dilated": (dict(kernel_size=2, stride=1, dilation=2), 9),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling_is_a_maximum_of_shifted_images(name):
+    options, size = POOLS[name]
+    module = Function(lambda self, x: F.max_pool2d(x, **options) + 0)
+    x = torch.randn(2, 3, size, size)
+    x[0, 0, 3, 3], x[0, 1], x[1, 2, 4, 4] = float("nan"), float("-inf"), float("inf")
+    graph = rewritten(module, x)
+    assert not of(graph, "max_pool") and "1 max poolings" in " ".join(graph.notes)
+    check(graph, module, x, tolerance=0)
+
+
+NO_POOLS = {
+    "indices": lambda self, x: F.max_pool2d(x, 2, return_indices=True),
+    "large windows": lambda self, x: F.max_pool2d(x, 4),
+    "whole numbers": lambda self, x: F.max_pool2d(x.to(torch.int32), 2),
+}
+
+
+@pytest.mark.parametrize("name", NO_POOLS)
+def test_other_pooling_is_left(name):
+    module = Function(NO_POOLS[name])
+    graph = rewritten(module, torch.randn(2, 3, 8, 8))
+    assert not [note for note in graph.notes if "maxima" in note]
 
 
 def test_a_whole_net_with_folded_norms():

@@ -25,6 +25,8 @@ from stages.ir.schedule import Schedule
 # Triton's own limit on the elements of a block.
 LARGEST_BLOCK = 1 << 20
 LARGEST_GRID = (1 << 31) - 1
+# Positions that two axes must have for blocks of them: a program of a few positions costs as much as one of hundreds.
+SMALLEST_SQUARE = 128
 
 Dims = frozenset[int]
 NOWHERE: Dims = frozenset()
@@ -169,7 +171,7 @@ def transposed_axes(kernel: Kernel) -> tuple[Axis, Axis] | None:
         if coefficient(index, last) in (None, 0, 1, -1):
             continue
         for axis in kernel.parallel[:-1]:
-            if coefficient(index, axis) == 1 and axis.extent > 1:
+            if coefficient(index, axis) == 1 and axis.extent * last.extent >= SMALLEST_SQUARE:
                 return axis, last
     return None
 
