@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, frozen_values, tensor_of
 
 
@@ -21,8 +22,8 @@ def peel_bias(graph: Graph) -> str:
     known = frozen_values(graph)
     joined = sum(_join(graph, node, known) for node in calls(graph, aten.add.Tensor))
     peeled = sum(_peel(graph, node) for node in calls(graph, aten.convolution.default))
-    parts = [f"{joined} pairs of biases of added convolutions joined"] * bool(joined)
-    parts += [f"{peeled} biases of convolutions became additions that can fuse"] * bool(peeled)
+    parts = [f"{counted(joined, 'pair')} of biases of added convolutions joined"] * bool(joined)
+    parts += [f"{counted(peeled, 'bias', 'biases')} of convolutions added where it can fuse"] * bool(peeled)
     return ", ".join(parts)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, fake_mode_of, tensor_of
 from stages.rewrite.propagate import update
 
@@ -42,8 +43,8 @@ def channels_last(graph: Graph) -> str:
                 for position in (0, 1):
                     _lay_out(body, node, position, laid_out)
             update(body, node)
-    copies = len(laid_out) - convolutions
-    return f"{convolutions} convolutions run channels-last, {max(copies, 0)} copies of images make it so"
+    images = len({node.args[0] for node in calls(graph, aten.convolution.default)} & set(laid_out.values()))
+    return f"{counted(convolutions, 'convolution')} channels-last, by {counted(images, 'copy', 'copies')} of images"
 
 
 def _two_dimensional(node: fx.Node) -> bool:

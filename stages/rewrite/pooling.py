@@ -16,6 +16,7 @@ from typing import Any
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, drop_dead, tensor_of
 
 LARGEST_WINDOW = 9
@@ -27,7 +28,7 @@ def pool_to_maxima(graph: Graph) -> str:
         return ""
     done = [node for node in calls(graph, aten.max_pool2d_with_indices.default) if _replace(graph, node)]
     drop_dead(graph)
-    return f"{len(done)} max poolings became maxima of shifted images" if done else ""
+    return f"{counted(len(done), 'max pooling')} as maxima of shifted images" if done else ""
 
 
 def _replace(graph: Graph, node: fx.Node) -> bool:

@@ -36,7 +36,7 @@ def merge_siblings(graph: Graph) -> str:
             families.setdefault((rows, weight.meta["val"].dtype), []).append(node)
     merged = [_merge(graph, family) for family in families.values() if len(family) > 1]
     drop_dead(graph)
-    return f"{sum(merged)} products of {len(merged)} inputs merged into one for each input" if merged else ""
+    return f"{sum(merged)} products merged into {len(merged)}, one for each input" if merged else ""
 
 
 def operands(product: fx.Node) -> tuple[Any, Any, Any]:

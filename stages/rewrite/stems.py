@@ -23,6 +23,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, frozen_values, tensor_of
 from stages.rewrite.layout import on_matrix_units
 
@@ -42,14 +43,14 @@ def patches_to_linear(graph: Graph) -> str:
     """Convolutions whose kernel is as large as their stride become matrix products."""
     found = _candidates(graph)
     done = [node for node in found if _is_patches(_window(node)) and _to_linear(graph, node)]
-    return f"{len(done)} convolutions over patches became matrix products" if done else ""
+    return f"{counted(len(done), 'convolution')} over patches as matrix products" if done else ""
 
 
 def space_to_depth(graph: Graph) -> str:
     """Strided convolutions over few channels become dense ones over more channels."""
     found = [node for node in _candidates(graph) if _few_channels(node)]
     done = [node for node in found if _overlaps(_window(node)) and _to_depth(graph, node)]
-    return f"{len(done)} strided convolutions over few channels read blocks of pixels" if done else ""
+    return f"{counted(len(done), 'strided convolution')} over few channels on blocks of pixels" if done else ""
 
 
 def _few_channels(node: fx.Node) -> bool:

@@ -18,6 +18,8 @@ class RuntimeConfig:
     recaptures      see `inputs`
     outputs         copy: each call's outputs are the caller's own. static: every call returns the same memory, which
                     holds its values until the next call
+    cudnn_benchmark on CUDA, time cuDNN's algorithms for each convolution at the first call, and keep the fastest; else
+                    cuDNN guesses. Another run may then take another algorithm, which rounds otherwise
     check_weights   always: each call looks whether a weight was changed in place or replaced, and brings the constants
                     made of weights up to date. never: they stay what they were at compile time
     """
@@ -26,6 +28,7 @@ class RuntimeConfig:
     inputs: str = "copy"
     outputs: str = "copy"
     recaptures: int = 4
+    cudnn_benchmark: bool = True
     check_weights: str = "always"
 
     def __post_init__(self) -> None:

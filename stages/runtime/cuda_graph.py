@@ -1,7 +1,9 @@
 """All steps of a program as one CUDA graph. Comes in: a frame and the inputs of a call. Goes out: the outputs.
 
-A graph replays the addresses it was captured with. Arena, constants, outputs and, where inputs are copied, inputs are
-memory of the frame; what operators allocate lies in the graph's private pool. Written against the documented API of
+Kernels at the end that only make outputs are launched after it, into memory that is the caller's (see `Frame`): a copy
+of an output would cost another pass over it. A graph replays the addresses it was captured with. Arena, constants,
+other outputs and, where inputs are copied, inputs are memory of the frame; what operators allocate lies in the graph's
+private pool. Written against the documented API of
 `torch.cuda.CUDAGraph`: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -141,7 +143,7 @@ class GraphLane:
         side.wait_stream(current)
         captured = False
         try:
-            with _capturing, torch.cuda.stream(side):
+            with _capturing, torch.cuda.stream(side), _benchmark(self._config.cudnn_benchmark):
                 for _ in range(WARM_UPS):
                     self._frame.execute()
                 side.synchronize()
@@ -150,6 +152,17 @@ class GraphLane:
         finally:
             current.wait_stream(side)
             self._frame.release(keep_results=captured)
+
+
+@contextlib.contextmanager
+def _benchmark(wanted: bool) -> Iterator[None]:
+    """cuDNN times its algorithms for each new convolution, and remembers the fastest for the process."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _record(action: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -12,6 +12,7 @@ Frames are not thread-safe: a call has a frame to itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import length_hint
@@ -49,7 +50,8 @@ class Frame:
     """One arena and the steps bound to it.
 
     static_outputs   outputs lie in memory of the frame, the same at every call
-    copy_outputs     what `outputs` returns is copied out of memory of the frame
+    copy_outputs     what `outputs` returns is the caller's own. The last kernels, if all they make is outputs, are not
+                     run by `execute` but by `outputs`, into new memory; other outputs are copied out of the frame's
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Frame:
     ) -> None:
         self.program = program
         self._copy_outputs = copy_outputs
+        self._tail = _tail(program) if copy_outputs else len(program.steps)
+        self._fresh = {name for step in program.steps[self._tail :] for name in step.writes}
         self._alignment = alignment_of(program.device)
         self._positions = {name: position for position, name in enumerate(called_inputs(program))}
         touched = [name for step in program.steps for name in (*step.reads, *step.writes)]
@@ -110,8 +114,8 @@ class Frame:
             slot.now.copy_(inputs[place])
 
     def execute(self) -> None:
-        """Run all steps. Raises `StepError` naming the one that failed."""
-        self._run(0, len(self._actions))
+        """Run all steps, or all but those that `outputs` runs. Raises `StepError` naming the one that failed."""
+        self._run(0, self._body)
 
     def step(self, number: int, hook: Hook | None) -> None:
         """Run step `number`, and `hook` on what it gave before that is freed."""
@@ -123,7 +127,13 @@ class Frame:
 
     def outputs(self, inputs: Sequence[Tensor]) -> list[Any]:
         """What the call returns, after all steps; views of inputs are of the caller's own `inputs`."""
-        return [give(inputs) for give in self._returns]
+        if not self._fresh:
+            return [give(inputs) for give in self._returns]
+        self._run(self._body, len(self._actions))
+        given = [give(inputs) for give in self._returns]
+        for name in self._fresh:
+            self._slots[name].clear()
+        return given
 
     def release(self, keep_results: bool = False) -> None:
         """Let go of the caller's memory, and of results unless a CUDA graph will write them again.
@@ -174,7 +184,7 @@ class Frame:
                 if spec.offset is None:
                     raise IRError(f"program: arena buffer '{name}' has no offset; the buffers stage gives it one")
                 bases[name] = self._arena[spec.offset : spec.offset + spec.nbytes].view(spec.dtype)
-            elif spec.role == "output" and static_outputs:
+            elif spec.role == "output" and static_outputs and name not in self._fresh:
                 bases[name] = self._allocate(spec)
         return bases
 
@@ -217,7 +227,7 @@ class Frame:
         freed = [
             (last[name], slot)
             for name, (role, slot) in slots.items()
-            if role == "extern" and name in last and name not in returned
+            if role == "extern" and name in last and name not in returned and last[name] < self._tail
         ]
         for number, step in enumerate(steps):
             begin = len(self._actions)
@@ -226,6 +236,7 @@ class Frame:
             end = len(self._actions)
             self._actions += [slot.clear for at, slot in freed if at == number]
             self._bounds.append((begin, end, len(self._actions)))
+        self._body = self._bounds[self._tail][0] if self._tail < len(steps) else len(self._actions)
 
     def _allocation(self, slot: Slot) -> Action:
         make = partial(torch.empty_strided, slot.shape, slot.strides, dtype=slot.spec.dtype, device=self.program.device)
@@ -332,7 +343,7 @@ class Frame:
         base = self.static.get(spec.name)
         if base is None:
             slot = self._slots[spec.name]
-            if self._copy_outputs:
+            if self._copy_outputs and spec.name not in self._fresh:
                 return lambda inputs: _copy(view(slot.now, flat_ref(spec)), output)
             of_slot = viewer(output, slot.shape, slot.strides) or _itself
             return lambda inputs: of_slot(slot.now)
@@ -343,6 +354,20 @@ class Frame:
             return lambda inputs: base.clone()
         flat = view(base, flat_ref(spec))
         return lambda inputs: _copy(flat, output)
+
+
+def _tail(program: Program) -> int:
+    """From which step on all are kernels that make whole outputs, which no other step reads or writes; never the first.
+
+    An operator keeps tensors as arguments, which a frame lets go of after a capture; a kernel keeps addresses.
+    """
+    touched = Counter(name for step in program.steps for name in {*step.reads, *step.writes})
+    for number in range(len(program.steps) - 1, -1, -1):
+        step = program.steps[number]
+        made = [program.buffers[name].role == "output" and touched[name] == 1 for name in step.writes]
+        if number == 0 or not isinstance(step, Launch) or not all(made):
+            return number + 1
+    return 0
 
 
 def _itself(base: Tensor) -> Tensor:

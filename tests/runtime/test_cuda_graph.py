@@ -12,8 +12,9 @@ from stages.ir.graph import GraphInput
 from stages.ir.program import Extern, Geometry, Prologue, TensorRef
 from stages.runtime import RuntimeConfig
 from stages.runtime.cuda_graph import why_not
+from stages.runtime.frame import Frame
 from stages.runtime.pool import Pool
-from tests.buffers.programs import launch, program, scale_kernel, whole
+from tests.buffers.programs import CPU, launch, program, scale_kernel, whole
 from tests.runtime.doubles import compiled
 from tests.runtime.models import assert_same, eager_mlp, mlp
 
@@ -63,6 +64,63 @@ def test_a_graph_is_captured_once_and_replayed():
     # Two warm-ups and the capture launch each kernel; replays do not pass through Python.
     assert {bound.launches for kernel in double.kernels.values() for bound in kernel.bound} == {3}
     assert run.notes == []
+
+
+def with_tail(device=CPU):
+    """The output y = 2 x, which another step reads, z = 3 y, and last the outputs w = 5 z and v = -z."""
+    steps = [
+        launch(scale_kernel(32, 2.0), "x", "y"),
+        launch(scale_kernel(32, 3.0), "y", "z"),
+        launch(scale_kernel(32, 5.0), "z", "w"),
+        launch(scale_kernel(32, -1.0), "z", "v"),
+    ]
+    roles = [("x", "user", 32), ("y", "output", 32), ("z", "arena", 32), ("w", "output", 32), ("v", "output", 32)]
+    made = program(roles, steps, [whole(name, 32) for name in "ywv"])
+    geometry = {"x": dataclasses.replace(made.geometry["x"], device=device)}
+    return buffers.run(dataclasses.replace(made, device=device, geometry=geometry), BuffersConfig("best"))
+
+
+def test_the_last_kernels_write_into_new_memory_at_each_call():
+    made = with_tail()
+    frame = Frame(made, compiled(made), {}, static_outputs=True, copy_outputs=True)
+    kept = []
+    for seed in range(3):
+        x = torch.randn(32, generator=torch.Generator().manual_seed(seed))
+        frame.load([x], 0)
+        frame.execute()
+        kept.append((x, frame.outputs([x])))
+    for x, outputs in kept:
+        assert_same(outputs, [2 * x, 30 * x, -6 * x])
+    memory = [outputs[place].data_ptr() for _, outputs in kept for place in range(3)]
+    assert len(set(memory)) == 9
+    assert len(frame.memory) == 2  # the arena, and the output that is copied out of the frame
+
+
+def test_outputs_that_stay_in_place_are_written_with_the_rest():
+    made = with_tail()
+    frame = Frame(made, compiled(made), {}, static_outputs=True, copy_outputs=False)
+    x = torch.ones(32)
+    frame.load([x], 0)
+    frame.execute()
+    first = frame.outputs([x])
+    assert_same(first, [2 * x, 30 * x, -6 * x])
+    assert [a.data_ptr() for a in first] == [b.data_ptr() for b in frame.outputs([x])]
+
+
+@gpu
+@pytest.mark.parametrize("inputs", ["copy", "static"])
+def test_the_last_kernels_run_after_the_graph(inputs):
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = with_tail(device)
+    double = compiled(made)
+    run = runtime.run(made, double, RuntimeConfig(inputs=inputs))
+    kept = []
+    for seed in range(4):
+        x = torch.randn(32, generator=torch.Generator().manual_seed(seed)).cuda()
+        kept.append((x, run([x])))
+    for x, outputs in kept:
+        assert_same(outputs, [2 * x, 30 * x, -6 * x])
+    assert not run.notes or inputs == "static"
 
 
 @gpu
