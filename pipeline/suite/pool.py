@@ -21,11 +21,7 @@ from typing import Any
 
 from pipeline.suite.record import Job, Record
 
-_PRELOAD = (
-    *("pipeline.suite.job", "torch._dynamo", "torch._inductor.decomposition", "torch._functorch.aot_autograd"),
-    *("stages.capture", "stages.fusion", "stages.codegen", "stages.runtime", "stages.validate"),
-    *("transformers.modeling_utils", "timm", "torchvision", "diffusers.models.modeling_utils"),
-)
+_PRELOAD = ("pipeline.suite.job", "pipeline.suite.warm")
 
 
 @dataclass
