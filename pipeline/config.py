@@ -72,8 +72,8 @@ class InputConfig:
 class ModelConfig:
     """A model and its inputs.
 
-    library        where it comes from: transformers, timm, torchvision, diffusers, minilm (its own PyPI package), layers
-                   (described in `suite.yaml`), suite (as its entry there says) or custom
+    library        where it comes from: transformers, timm, torchvision, diffusers, minilm (its own PyPI package),
+                   layers (described in `suite.yaml`), suite (as its entry there says) or custom
     architecture   the class of transformers and diffusers, timm's or torchvision's name, or the name of an entry
     config         what the architecture is built with, at its published sizes
     pretrained     the published weights' name on the Hugging Face hub; null where the library knows it or there is none

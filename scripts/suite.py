@@ -85,17 +85,14 @@ def _words(text: str) -> list[str]:
 
 
 def chosen(options: argparse.Namespace) -> list[Entry]:
-    """The entries that the options name, in the order of the suite. Raises `UserError` on an unknown name."""
+    """The entries that the options name, in the order of the names. Raises `UserError` on an unknown one."""
     suite = entries()
     names = [choose("NAME", name, suite) for name in (*options.names, *options.more)]
     names = names or list(QUICK if options.quick else suite)
     families = {entry.family for entry in suite.values()}
     wanted = {choose("--family", family, families) for family in options.family or families}
-    return [
-        entry
-        for name, entry in suite.items()
-        if name in names and entry.family in wanted and options.tier in (None, entry.tier)
-    ]
+    named = [suite[name] for name in dict.fromkeys(names)]
+    return [entry for entry in named if entry.family in wanted and options.tier in (None, entry.tier)]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -133,8 +130,10 @@ def _folder(options: argparse.Namespace) -> tuple[Path, Settings]:
     try:
         values = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"--resume {options.resume}: no suite run: {error}", "name a folder of outputs/suite") from error
-    return folder, Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        mend = "name a folder of outputs/suite"
+        raise UserError(f"--resume {options.resume}: no suite run: {error}", mend) from error
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return folder, Settings(**plain)
 
 
 def _line(record: Record) -> str:

@@ -88,7 +88,7 @@ def run(job: Job, settings: Settings, folder: Path) -> Record:
     record = Record(job.name, job.precision, status, "" if status == PASSED else progress.current, reason)
     if result is not None:
         record = _filled(record, result)
-        if record.breaks:
+        if record.breaks or record.eager_parts:
             record = replace(record, peer_graphs=_peer_graphs(result))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(record, seconds=round(time.perf_counter() - begin, 1), process_bytes=peak)

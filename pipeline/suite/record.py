@@ -75,9 +75,10 @@ class Record:
 
     @property
     def captured(self) -> bool:
-        """Whether the whole model is in graphs of ours, with no break where Inductor has none."""
-        broken = len(self.breaks) > 0 and (self.peer_graphs is None or self.peer_graphs <= 1)
-        return bool(self.graphs) and not self.eager_parts and not broken
+        """Whether all of the model is in graphs of ours, or as much as Dynamo can give to Inductor."""
+        if self.breaks or self.eager_parts:
+            return self.graphs is not None and 1 < self.graphs <= (self.peer_graphs or 0)
+        return bool(self.graphs)
 
 
 def append(path: Path, record: Record) -> None:

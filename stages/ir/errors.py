@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 # More valid names than this are not listed: whoever misspelt one wants the nearest.
 _LISTED = 60
 
