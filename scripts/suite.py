@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -107,6 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     todo = records.left(jobs, done, options.again)
     print(f"{len(todo)} of {len(jobs)} jobs to do; results in {folder}", flush=True)
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that jobs end with the run
     begin = time.time()
     try:
         for number, record in enumerate(run_jobs(todo, settings, folder / "jobs", options.workers, options.timeout)):
@@ -114,6 +116,7 @@ def _run(options: argparse.Namespace) -> int:
             done[record.job] = record
             print(f"{number + 1:4}/{len(todo)} {_line(record)}", flush=True)
     finally:
+        signal.signal(signal.SIGTERM, before)
         _summarise(folder, settings, done.values(), options.tracking, begin)
     return int(any(job not in done or done[job].status != PASSED for job in jobs))
 

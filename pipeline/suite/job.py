@@ -26,10 +26,11 @@ from pipeline.precision import context_of
 from pipeline.progress import Progress
 from pipeline.result import Result
 from pipeline.suite.record import PASSED, Job, Record
+from stages.capture.breaks import BreakLog
 from stages.ir.errors import UserError
 
 COMPILED = ("capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime", "validate")
-_CAPTURE_FAILED = "capture failed, and this part runs in eager: "
+_IN_EAGER = ("capture failed, and this part runs in eager: ", "a graph runs in eager, since ")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def run(job: Job, settings: Settings, folder: Path) -> Record:
     if result is not None:
         record = _filled(record, result)
         if record.breaks or record.eager_parts:
-            record = replace(record, peer_graphs=_peer_graphs(result))
+            record = replace(record, peer_breaks=_peer_breaks(result))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(record, seconds=round(time.perf_counter() - begin, 1), process_bytes=peak)
 
@@ -100,7 +101,7 @@ def _filled(record: Record, result: Result) -> Record:
     notes = [note for note in result.notes if not note.startswith("graph break at ")]
     record = replace(record, versions=result.versions, device=result.device, notes=tuple(map(_one_line, notes)))
     if result.compilation is not None:
-        parts = [note.removeprefix(_CAPTURE_FAILED) for note in notes if note.startswith(_CAPTURE_FAILED)]
+        parts = [note.removeprefix(start) for start in _IN_EAGER for note in notes if note.startswith(start)]
         record = replace(
             record,
             graphs=len(result.compilation.units),
@@ -132,15 +133,17 @@ def _with_times(record: Record, benchmark: Any) -> Record:
     )
 
 
-def _peer_graphs(result: Result) -> int | None:
-    """How many graphs Dynamo makes of the model for any other compiler; None where it fails."""
+def _peer_breaks(result: Result) -> tuple[str, ...] | None:
+    """Where Dynamo breaks the model for any other compiler, as `file:line`; None where it fails."""
     config = result.config
     try:
         model = load(config.model, config.seed, torch.device(config.device.kind))
         args, kwargs = model.inputs(config.seed)
         torch._dynamo.reset()
         with evaluating(model.module), torch.no_grad(), context_of(config.precision, model.device):
-            return int(torch._dynamo.explain(model.module)(*args, **kwargs).graph_count)
+            log = BreakLog()
+            torch._dynamo.explain(model.module)(*args, **kwargs)
+            return tuple(f"{place.file}:{place.line}" for place in (*log.breaks(()), *log.failures()))
     except Exception:
         traceback.print_exc()
         return None

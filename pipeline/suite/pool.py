@@ -7,6 +7,8 @@ Nothing that a job does can end the run: it is killed with its children, or dies
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -50,7 +52,7 @@ def run_jobs(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_start(context, waiting.pop(0), settings, folder))
+                running.append(_start(context, waiting.pop(0), settings, folder, timeout_seconds))
             wait([one.answer for one in running], timeout=1.0)
             for one in list(running):
                 record = _ended(one, timeout_seconds)
@@ -62,9 +64,10 @@ def run_jobs(
             _kill(one)
 
 
-def _start(context: Any, job: Job, settings: Any, folder: Path) -> _Running:
+def _start(context: Any, job: Job, settings: Any, folder: Path, timeout_seconds: float) -> _Running:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(job, settings, folder / str(job), theirs), name=str(job))
+    arguments = (job, settings, folder / str(job), theirs, timeout_seconds)
+    process = context.Process(target=_child, args=arguments, name=str(job))
     process.start()
     theirs.close()
     return _Running(job, process, ours, time.monotonic())
@@ -99,12 +102,21 @@ def _kill(one: _Running) -> None:
     one.answer.close()
 
 
-def _child(job: Job, settings: Any, folder: Path, answer: Connection) -> None:
+def _child(job: Job, settings: Any, folder: Path, answer: Connection, timeout_seconds: float) -> None:
     os.setsid()
+    _die_with_parent()
     folder.mkdir(parents=True, exist_ok=True)
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
+    # The log of a job that is killed for its time ends with where it was.
+    faulthandler.dump_traceback_later(0.95 * timeout_seconds, file=sys.stderr)
     from pipeline.suite.job import run
 
     answer.send(run(job, settings, folder))
+
+
+def _die_with_parent() -> None:
+    """Let Linux kill this process when the one that it was forked from ends: a run that was killed leaves nothing."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 PASSED = "passed"
+_TUPLES = ("breaks", "peer_breaks", "eager_parts", "notes")
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Record:
     status            passed; failed: the result is wrong; error: no result, for `reason`; timeout; died
     stage             the stage that was running when it ended early
     reason            why it did not pass, in one line
-    graphs, breaks    of the capture; a break is a place of the model's source with its reason
-    peer_graphs       graphs that TorchDynamo makes for Inductor; None where nobody asked
+    graphs, breaks    of the capture; a break is a place of the model's source, `file:line: ...`, with its reason
+    peer_breaks       the places, `file:line`, at which TorchDynamo breaks for Inductor; None where nobody asked
     eager_parts       parts of the model that run in eager because they could not be captured
     error_ratio       the largest error as a multiple of eager's own, both against float64
     fused, library    steps of the programs: kernels of ours, library calls
@@ -53,7 +54,7 @@ class Record:
     reason: str = ""
     graphs: int | None = None
     breaks: tuple[str, ...] = ()
-    peer_graphs: int | None = None
+    peer_breaks: tuple[str, ...] | None = None
     eager_parts: tuple[str, ...] = ()
     error_ratio: float | None = None
     fused: int | None = None
@@ -75,10 +76,15 @@ class Record:
 
     @property
     def captured(self) -> bool:
-        """Whether all of the model is in graphs of ours, or as much as Dynamo can give to Inductor."""
-        if self.breaks or self.eager_parts:
-            return self.graphs is not None and 1 < self.graphs <= (self.peer_graphs or 0)
-        return bool(self.graphs)
+        """Whether the model is in graphs of ours, with no break and no part in eager at a place where Inductor has
+        neither."""
+        return bool(self.graphs) and not self.own_breaks
+
+    @property
+    def own_breaks(self) -> list[str]:
+        """The breaks and the parts in eager that Inductor does not have."""
+        known = self.peer_breaks or ()
+        return [stop for stop in (*self.breaks, *self.eager_parts) if ":".join(stop.split(":")[:2]) not in known]
 
 
 def append(path: Path, record: Record) -> None:
@@ -98,7 +104,7 @@ def read(path: Path) -> dict[Job, Record]:
             values = json.loads(line)
         except ValueError:
             continue
-        tuples = {key: tuple(values[key]) for key in ("breaks", "eager_parts", "notes") if key in values}
+        tuples = {key: tuple(values[key]) for key in _TUPLES if values.get(key) is not None}
         record = Record(**{key: value for key, value in {**values, **tuples}.items() if key in known})
         found[record.job] = record
     return found

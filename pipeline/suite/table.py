@@ -44,7 +44,7 @@ def row(record: Record, engines: Sequence[str]) -> list[str]:
         *(_ratio(record.speedup.get(name) if passed else None) for name in rated),
         words.size(record.memory_bytes.get(_OURS, record.arena_bytes)),
         words.NONE if _OURS not in record.compile_seconds else f"{record.compile_seconds[_OURS]:.1f}",
-        record.reason or "; ".join(f"eager: {part}" for part in record.eager_parts),
+        record.reason or "; ".join(record.own_breaks),
     ]
 
 
@@ -119,7 +119,7 @@ def _engines(records: Iterable[Record]) -> list[str]:
 def _breaks(record: Record) -> str:
     if not record.breaks:
         return words.NONE if record.graphs is None else "0"
-    peer = words.NONE if record.peer_graphs is None else str(max(0, record.peer_graphs - 1))
+    peer = words.NONE if record.peer_breaks is None else str(len(record.peer_breaks))
     return f"{len(record.breaks)} ({peer})"
 
 

@@ -27,7 +27,9 @@ def test_the_last_record_of_a_job_counts_and_a_torn_line_does_not(tmp_path: Path
     assert record.read(path) == {}
     record.append(path, FAILED)
     record.append(path, PASSED)
-    mended = Record("gpt2", "fp32", "passed", graphs=2, breaks=("model.py:3",), latency_ms={"eager": 1.5})
+    mended = Record(
+        "gpt2", "fp32", "passed", graphs=2, breaks=("a.py:3: x",), peer_breaks=(), latency_ms={"eager": 1.5}
+    )
     record.append(path, mended)
     with path.open("a") as file:
         file.write('{"name": "vgg16", "prec')  # killed while it wrote
@@ -47,12 +49,12 @@ def test_what_is_left_to_do() -> None:
         ({"graphs": 1}, True),
         ({"graphs": 0}, False),
         ({}, False),
-        ({"graphs": 2, "breaks": ("a",)}, False),
-        ({"graphs": 2, "breaks": ("a",), "peer_graphs": 1}, False),
-        ({"graphs": 2, "breaks": ("a",), "peer_graphs": 2}, True),
-        ({"graphs": 3, "breaks": ("a",), "peer_graphs": 2}, False),
-        ({"graphs": 2, "eager_parts": ("a",), "peer_graphs": 2}, True),
-        ({"graphs": 1, "eager_parts": ("a",), "peer_graphs": 1}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",)}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",), "peer_breaks": ()}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",), "peer_breaks": ("a.py:3", "b.py:1")}, True),
+        ({"graphs": 2, "breaks": ("a.py:30: x.item()",), "peer_breaks": ("a.py:3",)}, False),
+        ({"graphs": 2, "eager_parts": ("a.py:3: if x:",), "peer_breaks": ("a.py:3",)}, True),
+        ({"graphs": 1, "eager_parts": ("a.py:3: if x:",), "peer_breaks": ()}, False),
     ],
 )
 def test_captured_whole_is_no_break_where_inductor_has_none(values: dict[str, Any], captured: bool) -> None:
@@ -71,7 +73,7 @@ def test_a_job_is_an_ordinary_run() -> None:
 # ---- processes -----------------------------------------------------------------------------
 
 
-def _sleep(job: Job, settings: Any, folder: Path, answer: Any) -> None:
+def _sleep(job: Job, settings: Any, folder: Path, answer: Any, timeout_seconds: float) -> None:
     """Stands in for a job, by its name."""
     os.setsid()
     if job.name == "dies":
