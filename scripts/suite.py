@@ -8,7 +8,7 @@ python -m scripts.suite --resume outputs/suite/2026-11-30-14-00-00             #
 python -m scripts.suite --resume outputs/suite/2026-11-30-14-00-00 --again     # and what did not pass in it
 
 Leaves a folder: `records.jsonl`, a line a job as it ends; `jobs/`, what each run leaves; `summary/`, the table as
-Markdown and HTML. Exit code: 0 where every job passed, 1 where one did not, 2 for something to mend.
+Markdown and HTML. Exit code: 0 where every job passed that eager can run, 1 where one did not, 2 for something to mend.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline.suite import record as records
 from pipeline.suite import table
 from pipeline.suite.job import Settings
 from pipeline.suite.pool import run_jobs
-from pipeline.suite.record import PASSED, Job, Record
+from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from pipeline.tracking import Payload, TrackingConfig, TrackingError, default_uri, git_revision, send, write_payload
 from stages.benchmark.config import PEERS
 from stages.ir.errors import UserError, choose
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
         _summarise(folder, settings, done.values(), options.tracking, begin)
-    return int(any(job not in done or done[job].status != PASSED for job in jobs))
+    return int(any(job not in done or done[job].status not in (PASSED, EAGER_FAILS) for job in jobs))
 
 
 def _folder(options: argparse.Namespace) -> tuple[Path, Settings]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from rich.console import Console
 from pipeline import job as pipeline_job
 from pipeline.compile import evaluating
 from pipeline.compose import compose
+from pipeline.config import Config
 from pipeline.configure import configuration
 from pipeline.models import load
-from pipeline.precision import context_of
+from pipeline.precision import context_of, converted, narrowed
 from pipeline.progress import Progress
 from pipeline.result import Result
-from pipeline.suite.record import PASSED, Job, Record
+from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from stages.capture.breaks import BreakLog
 from stages.ir.errors import UserError
 
@@ -91,6 +92,8 @@ def run(job: Job, settings: Settings, folder: Path) -> Record:
         record = _filled(record, result)
         if record.breaks or record.eager_parts:
             record = replace(record, peer_breaks=_peer_breaks(result))
+        if record.status == "error" and (why := _why_eager_fails(result)):
+            record = replace(record, status=EAGER_FAILS, reason=_one_line(why))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(record, seconds=round(time.perf_counter() - begin, 1), process_bytes=peak)
 
@@ -135,18 +138,32 @@ def _with_times(record: Record, benchmark: Any) -> Record:
 
 def _peer_breaks(result: Result) -> tuple[str, ...] | None:
     """Where Dynamo breaks the model for any other compiler, as `file:line`; None where it fails."""
-    config = result.config
+    torch._dynamo.reset()
+    log = BreakLog()
     try:
-        model = load(config.model, config.seed, torch.device(config.device.kind))
-        args, kwargs = model.inputs(config.seed)
-        torch._dynamo.reset()
-        with evaluating(model.module), torch.no_grad(), context_of(config.precision, model.device):
-            log = BreakLog()
-            torch._dynamo.explain(model.module)(*args, **kwargs)
-            return tuple(f"{place.file}:{place.line}" for place in (*log.breaks(()), *log.failures()))
+        _call(result.config, torch._dynamo.explain)
     except Exception:
         traceback.print_exc()
         return None
+    return tuple(f"{place.file}:{place.line}" for place in (*log.breaks(()), *log.failures()))
+
+
+def _why_eager_fails(result: Result) -> str:
+    """What the model raises as it is, at the job's precision; empty where it runs."""
+    try:
+        _call(result.config, lambda model: model)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _call(config: Config, wrap: Callable[[Any], Callable[..., Any]]) -> None:
+    """Call the config's model anew, wrapped, as eager runs it."""
+    model = load(config.model, config.seed, torch.device(config.device.kind))
+    args, kwargs = narrowed(*model.inputs(config.seed), config.precision)
+    module = converted(model.module, config.precision)
+    with evaluating(module), torch.no_grad(), context_of(config.precision, model.device):
+        wrap(module)(*args, **kwargs)
 
 
 def _first(reasons: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-PASSED = "passed"
+PASSED, EAGER_FAILS = "passed", "eager"
 _TUPLES = ("breaks", "peer_breaks", "eager_parts", "notes")
 
 
@@ -31,7 +31,8 @@ class Job:
 class Record:
     """The outcome of a job.
 
-    status            passed; failed: the result is wrong; error: no result, for `reason`; timeout; died
+    status            passed; failed: the result is wrong; error: no result, for `reason`; timeout; died;
+                      eager: the model does not run without us either, so that there is nothing to be right about
     stage             the stage that was running when it ended early
     reason            why it did not pass, in one line
     graphs, breaks    of the capture; a break is a place of the model's source, `file:line: ...`, with its reason

@@ -12,7 +12,7 @@ from html import escape
 
 from pipeline.models.suite import entries
 from pipeline.report import page, words
-from pipeline.suite.record import PASSED, Record
+from pipeline.suite.record import EAGER_FAILS, PASSED, Record
 
 _OURS = "torchweld"
 
@@ -83,9 +83,12 @@ def summary(records: Sequence[Record]) -> list[str]:
         part = [record for record in records if record.precision == precision]
         passed = [record for record in part if record.status == PASSED]
         whole = sum(record.captured for record in part)
-        states = Counter(record.status for record in part if record.status != PASSED)
+        states = Counter(record.status for record in part if record.status not in (PASSED, EAGER_FAILS))
         rest = "".join(f", {count} {status}" for status, count in states.items())
-        lines.append(f"{precision}: {len(passed)} of {len(part)} validated{rest}; {whole} captured whole")
+        able = [record for record in part if record.status != EAGER_FAILS]
+        lines.append(f"{precision}: {len(passed)} of {len(able)} validated{rest}; {whole} captured whole")
+        if len(able) < len(part):
+            lines.append(f"{precision}: {len(part) - len(able)} that eager itself does not run")
         for name, mean in geometric_means(passed).items():
             lines.append(f"{precision}: {name} {mean:.2f} × eager, geometric mean")
     return lines

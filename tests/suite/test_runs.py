@@ -120,6 +120,12 @@ def test_what_is_wrong_has_no_speed() -> None:
     assert page.index("gpt2</a>") < page.index("resnet18</a>")
 
 
+def test_what_eager_does_not_run_counts_for_nobody() -> None:
+    unable = Record("lstm_language_model", "amp", "eager", reason="RuntimeError: no primitive")
+    sums = table.summary([Record("gpt2", "amp", "passed", graphs=1), unable])
+    assert sums == ["amp: 1 of 1 validated; 1 captured whole", "amp: 1 that eager itself does not run"]
+
+
 # ---- the script ----------------------------------------------------------------------------
 
 
