@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config import GROUPS, Config
+from pipeline.models import hydra_source
 from stages.ir.errors import ConfigError, UserError, choose, nearest
 
 CONFIG_PACKAGE = "pkg://conf"
@@ -82,6 +83,7 @@ def values_of(config: DictConfig) -> dict[str, Any]:
 
 
 def _loader(config_dir: str | None) -> ConfigLoaderImpl:
+    hydra_source.register()
     search_path = create_config_search_path(CONFIG_PACKAGE)
     if config_dir is not None:
         # Where Hydra puts it: before the schema, which must be last.
@@ -109,9 +111,17 @@ def _check(override: Override, loader: ConfigLoaderImpl) -> None:
             if isinstance(choice, dict):
                 raise ConfigError(key, "wants the name of a choice", f"write {key}=<choice>, or {key}.<key>=<value>")
             if not (choice is None and key == "experiment"):
-                choose(key, "null" if choice is None else str(choice), loader.get_group_options(key))
+                choose(key, "null" if choice is None else str(choice), _options(key, str(choice), loader))
         return
     _check_key(key)
+
+
+def _options(group: str, wanted: str, loader: ConfigLoaderImpl) -> list[str]:
+    """The choices of `group`; those of the suite where one of them is `wanted`, and so has to be near."""
+    options = loader.get_group_options(group)
+    if group == hydra_source.GROUP and wanted not in options:
+        options = [*options, *hydra_source.choices()]
+    return options
 
 
 def _choices(override: Override) -> list[Any]:

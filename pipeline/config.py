@@ -35,26 +35,35 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 class InputConfig:
     """One tensor of the model's inputs, made anew for each seed.
 
-    kind     token_ids   whole numbers, uniform in [low, high)
-             timestep    the same, of a diffusion schedule
-             image       standard normal numbers, as are those of normalised images
-             float       standard normal numbers
-             mask        ones
-             sentence_ids, sentence_mask   tokens of real sentences, and where they are (minilm)
-    shape    sizes; dtype is torch's name
+    kind          token_ids   whole numbers, uniform in [low, high)
+                  timestep    the same, of a diffusion schedule
+                  integers    the same, of any meaning
+                  image       standard normal numbers, as are those of normalised images
+                  images      a list of images, uniform in [0, 1); the first size is their number
+                  float       standard normal numbers
+                  mask        ones
+                  sentence_ids, sentence_mask   tokens of real sentences, and where they are (minilm)
+    shape         sizes; dtype is torch's name
+    placeholders  [value, count] each: from the second column on, so many columns of whole numbers hold that value (the
+                  tokens in whose place a model puts what it made of an image)
     """
 
-    kind: Literal["token_ids", "timestep", "image", "float", "mask", "sentence_ids", "sentence_mask"]
+    kind: Literal[
+        "token_ids", "timestep", "integers", "image", "images", "float", "mask", "sentence_ids", "sentence_mask"
+    ]
     shape: tuple[int, ...]
     dtype: str = "float32"
     low: int = 0
     high: int | None = None
+    placeholders: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         dtypes = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
         choose("model.inputs.*.dtype", self.dtype, dtypes)
         require(all(size >= 0 for size in self.shape), "model.inputs.*.shape", f"sizes below 0 in {list(self.shape)}")
-        if self.kind in ("token_ids", "timestep"):
+        fits = all(len(pair) == 2 and pair[1] >= 0 for pair in self.placeholders)
+        require(fits, "model.inputs.*.placeholders", f"wants pairs of value and count, not {list(self.placeholders)}")
+        if self.kind in ("token_ids", "timestep", "integers"):
             require(self.high is not None, "model.inputs.*.high", f"is missing, which '{self.kind}' needs")
             require((self.high or 0) > self.low, "model.inputs.*.high", f"{self.high} is not above low={self.low}")
 
@@ -63,20 +72,24 @@ class InputConfig:
 class ModelConfig:
     """A model and its inputs.
 
-    library        where it comes from: transformers, timm, diffusers, minilm (its own PyPI package) or custom
-    architecture   the class of transformers and diffusers, or timm's name
+    library        where it comes from: transformers, timm, torchvision, diffusers, minilm (its own PyPI package),
+                   layers (described in `suite.yaml`), suite (as its entry there says) or custom
+    architecture   the class of transformers and diffusers, timm's or torchvision's name, or the name of an entry
     config         what the architecture is built with, at its published sizes
     pretrained     the published weights' name on the Hugging Face hub; null where the library knows it or there is none
     subfolder      the folder of the weights there
     weights        pretrained (downloads), random (from the seed), auto: a local copy if there is one, else random
     path           custom: `package.module:factory`, a callable without arguments that returns the model (or a module)
-    inputs         name -> how the tensor is made; positional: they are passed by position, in this order
+    inputs         name -> how the tensor is made (a.b: the key b of a mapping a); positional: they are passed by
+                   position, in this order
     call           constant keyword arguments of the call
     batch, sequence, image_size   what the shapes of `inputs` are made of; latents for a diffusion model
+    size           of an entry of the suite: full, as published and measured, or smoke, of seconds on two CPU cores
+    sizes          of an entry of the suite: in the place of the size's own numbers; null leaves them
     """
 
     name: str
-    library: Literal["transformers", "timm", "diffusers", "minilm", "custom"]
+    library: Literal["transformers", "timm", "torchvision", "diffusers", "minilm", "layers", "suite", "custom"]
     architecture: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
@@ -89,11 +102,15 @@ class ModelConfig:
     batch: int = 1
     sequence: int | None = None
     image_size: int | None = None
+    size: Literal["full", "smoke"] = "full"
+    sizes: dict[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("batch", "sequence", "image_size"):
             size = getattr(self, key)
             require(size is None or size >= 1, f"model.{key}", f"wants at least 1, not {size}")
+        for word, number in self.sizes.items():
+            require(number is None or number >= 1, f"model.sizes.{word}", f"wants at least 1, not {number}")
         require(re.fullmatch(r"[\w.-]+", self.name) is not None, "model.name", f"'{self.name}' is no plain name")
         if self.library == "custom":
             mend = "write model.path=package.module:factory, where factory() returns the model"
@@ -106,8 +123,8 @@ class ModelConfig:
             )
         else:
             require(self.path is None, "model.path", f"model={self.name} takes no path", "write model=custom")
-        if self.library in ("transformers", "timm", "diffusers"):
-            shape = r"[\w.]+" if self.library == "timm" else _IDENTIFIER.pattern
+        if self.library in ("transformers", "timm", "torchvision", "diffusers", "layers", "suite"):
+            shape = r"[\w.]+" if self.library in ("timm", "torchvision") else _IDENTIFIER.pattern
             fits = re.fullmatch(shape, self.architecture or "") is not None
             require(fits, "model.architecture", f"'{self.architecture}' names nothing in {self.library}")
         if self.pretrained is not None:

@@ -24,6 +24,7 @@ from pipeline.device import describe, device_of, versions
 from pipeline.dump import Dump
 from pipeline.explain import explain
 from pipeline.models import Model, load
+from pipeline.models.suite import expand
 from pipeline.precision import context_of, narrowed, products
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
@@ -36,12 +37,22 @@ from stages.ir.errors import UserError
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def run(config: Config, recipe: Recipe | None, folder: Path, progress: Progress | None = None) -> int:
-    """Do the run; returns the exit code. Raises `UserError`, and whatever a fault of ours raises."""
+def run(
+    config: Config,
+    recipe: Recipe | None,
+    folder: Path,
+    progress: Progress | None = None,
+    result: Result | None = None,
+) -> int:
+    """Do the run; returns the exit code. Raises `UserError`, and whatever a fault of ours raises.
+
+    result   an empty `Result` of this config and folder, for a caller that wants to see what the run found
+    """
     progress = progress or Progress()
     schedules = recipe.schedules if recipe is not None else None
     session = Session(config, progress, Dump(folder / "dump" if config.dump else None), schedules)
-    result = Result(config, folder, stage_seconds=progress.seconds)
+    result = result or Result(config, folder)
+    result.stage_seconds = progress.seconds
     try:
         with products(config.precision):
             _work(session, result, recipe)
@@ -68,7 +79,7 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
     if config.device.threads:
         torch.set_num_threads(config.device.threads)
     result.device = describe(device)
-    result.versions = versions([config.model.library] if config.model.library != "custom" else [])
+    result.versions = versions([expand(config.model).library])
     _announce(config, result, recipe, progress)
     with progress.stage("load"):
         model = load(config.model, config.seed, device)
@@ -179,7 +190,7 @@ def _benchmark(
             config.benchmark,
             device,
             baseline=config.engine.baseline,
-            batch_size=config.model.batch,
+            batch_size=model.config.batch,
             compile_times={
                 "torchweld": own_time,
                 **{peer.name: peer.compile_time for peer in peers},

@@ -19,6 +19,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
+from pipeline.models import hydra_source
 from stages.ir.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def main() -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     options = get_args_parser().parse_args(list(arguments))
+    hydra_source.register()
     asks_hydra = options.help or options.hydra_help or options.info or options.shell_completion
     extra: list[str] = []
     folder: Path | None = None

@@ -14,8 +14,8 @@ from torch.utils import _pytree
 from pipeline.config import InputConfig
 
 
-def make_inputs(specs: Mapping[str, InputConfig], seed: int) -> dict[str, torch.Tensor]:
-    """One tensor for each spec. They are drawn in order from one generator."""
+def make_inputs(specs: Mapping[str, InputConfig], seed: int) -> dict[str, Any]:
+    """A tensor, or a list of images, for each spec. They are drawn in order from one generator."""
     generator = torch.Generator().manual_seed(seed)
     kinds = {spec.kind for spec in specs.values()}
     sentences = _sentences(specs, generator) if "sentence_ids" in kinds else {}
@@ -24,13 +24,32 @@ def make_inputs(specs: Mapping[str, InputConfig], seed: int) -> dict[str, torch.
     }
 
 
-def _draw(spec: InputConfig, generator: torch.Generator) -> torch.Tensor:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `a.b` as the key b of a mapping a."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        *outer, name = path.split(".")
+        inner = found
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[name] = value
+    return found
+
+
+def _draw(spec: InputConfig, generator: torch.Generator) -> Any:
     dtype: torch.dtype = getattr(torch, spec.dtype)
     shape = list(spec.shape)
     if spec.kind == "mask":
         return torch.ones(shape, dtype=dtype)
+    if spec.kind == "images":
+        return [torch.rand(shape[1:], generator=generator).to(dtype) for _ in range(shape[0])]
     if spec.high is not None:
-        return torch.randint(spec.low, spec.high, shape, generator=generator).to(dtype)
+        values = torch.randint(spec.low, spec.high, shape, generator=generator).to(dtype)
+        column = 1
+        for value, count in spec.placeholders:
+            values[:, column : column + count] = value
+            column += count
+        return values
     return torch.randn(shape, generator=generator).to(dtype)
 
 

@@ -12,25 +12,34 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from pipeline.config import ModelConfig
-from pipeline.models import custom, diffusion, minilm, timm_models, transformer
-from pipeline.models.inputs import make_inputs, shapes
+from pipeline.models import custom, diffusion, layers, minilm, timm_models, torchvision_models, transformer
+from pipeline.models.inputs import make_inputs, nested, shapes
+from pipeline.models.suite import expand, merge
 from stages.ir.errors import UserError
 
 # find(config): what will be built, or a `UserError`; build(config, seed): the model, and what its weights are.
 _LIBRARIES: dict[str, Any] = {
     "transformers": transformer,
     "timm": timm_models,
+    "torchvision": torchvision_models,
     "diffusers": diffusion,
     "minilm": minilm,
+    "layers": layers,
     "custom": custom,
 }
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model to compile. module: what is called; weights: what they are, for people ("random, seed 0")."""
+    """A model to compile.
+
+    config    with an entry of the suite expanded
+    module    what is called
+    weights   what they are, for people ("random, seed 0")
+    """
 
     config: ModelConfig
     module: Callable[..., Any]
@@ -39,10 +48,11 @@ class Model:
 
     def inputs(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of one call, the same ones for the same seed."""
-        tensors = {name: tensor.to(self.device) for name, tensor in make_inputs(self.config.inputs, seed).items()}
+        made = nested(make_inputs(self.config.inputs, seed))
+        tensors: dict[str, Any] = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.device), made)
         if self.config.positional:
             return tuple(tensors.values()), dict(self.config.call)
-        return (), {**tensors, **self.config.call}
+        return (), merge(tensors, self.config.call)
 
     def check(self, seed: int) -> None:
         """Call the model once as it is. Raises `UserError` if the inputs do not fit it."""
@@ -79,6 +89,7 @@ def _how_inputs_are_passed(config: ModelConfig) -> str:
 
 def check_importable(config: ModelConfig) -> None:
     """Import what the model comes from. Raises `UserError` where that fails; nothing is built."""
+    config = expand(config)
     _LIBRARIES[config.library].find(config)
 
 
@@ -87,6 +98,7 @@ def load(config: ModelConfig, seed: int, device: torch.device) -> Model:
 
     Raises `UserError` where its library is missing, its weights cannot be had, or the user's factory fails.
     """
+    config = expand(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module, weights = _LIBRARIES[config.library].build(config, seed)

@@ -88,13 +88,22 @@ class BreakLog:
         for reason in self._new(_reasons()):
             frames = [(frame.filename, frame.lineno) for frame in reason.user_stack or ()]
             found.append(_at(frames, str(reason.reason)))
+        return _once(found)
+
+    def failures(self) -> list[GraphBreak]:
+        """The places since at which Dynamo gave a frame up, which then runs in eager; each once, in Dynamo's order."""
+        found = []
         for failure in self._new(_failures()):
             place = (failure.fail_user_frame_filename or "", failure.fail_user_frame_lineno)
             found.append(_at([place], str(failure.fail_reason)))
-        return list({(entry.file, entry.line): entry for entry in reversed(found)}.values())[::-1]
+        return _once(found)
 
     def _new(self, entries: Iterable[Any]) -> list[Any]:
         return [entry for entry in entries if id(entry) not in self._before]
+
+
+def _once(places: Sequence[GraphBreak]) -> list[GraphBreak]:
+    return list({(entry.file, entry.line): entry for entry in reversed(places)}.values())[::-1]
 
 
 def _reasons() -> list[Any]:

@@ -148,10 +148,12 @@ class _Recording:
         log = BreakLog()
         # Anything but an operation that cannot be traced is a failure, which Dynamo raises unless told not to.
         suppress = {} if first.is_break else {"suppress_errors": True}
-        notes = [] if first.is_break else [f"capture failed, and this part runs in eager: {first.place}"]
         compiled, recorder, _, snapshot = self._call(fullgraph=False, **suppress)
         snapshot.put_back()
+        # What stops a whole graph need not stop a part: Dynamo may break before it, or trace the part otherwise.
         breaks = log.breaks([first.place] if first.is_break else [])
+        failures = log.failures() or ([] if breaks else [first.place])
+        notes = [f"capture failed, and this part runs in eager: {place}" for place in failures]
         return self._captured(recorder, breaks, self._under_context(compiled, **suppress), notes)
 
     def _captured(

@@ -80,6 +80,8 @@ class FusionConfig:
                               kernel an operation
     max_ops                   operations in one kernel at most
     max_inputs                buffers that one kernel reads at most
+    max_expressions           nodes of one kernel's expressions at most: a chain of copies into slices becomes choices
+                              within choices, larger than the operations that they come from
     emulate_precision_casts   round to the half type between fused operations, as unfused ones do
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name:
                               linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu
@@ -89,6 +91,7 @@ class FusionConfig:
     rules: list[Rule] = field(default_factory=list)
     max_ops: int = 64
     max_inputs: int = 24
+    max_expressions: int = 1000
     emulate_precision_casts: bool = False
     library_epilogues: list[str] = field(default_factory=list)
 
@@ -96,6 +99,8 @@ class FusionConfig:
         mend = "Set it to 1 or more; fusion=none is one kernel an operation."
         require(self.max_ops >= 1, "fusion.max_ops", f"must be 1 or more, not {self.max_ops}", mend)
         require(self.max_inputs >= 1, "fusion.max_inputs", f"must be 1 or more, not {self.max_inputs}", mend)
+        too_few = f"must be 1 or more, not {self.max_expressions}"
+        require(self.max_expressions >= 1, "fusion.max_expressions", too_few, mend)
         for name in self.library_epilogues:
             choose("fusion.library_epilogues", name, LIBRARY_EPILOGUES)
         names = [rule.name for rule in self.rules]

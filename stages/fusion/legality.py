@@ -26,9 +26,13 @@ def legal(partition: Partition, first: int, second: int) -> Refusal | None:
 
 
 def within_limits(config: FusionConfig, units: Collection[int], built: Built | None) -> Refusal | None:
-    """None if a kernel of `units` is no larger than the config allows; its inputs are counted once it is `built`."""
+    """None if a kernel of `units` is no larger than the config allows; what is in it is counted once it is `built`."""
     if len(units) > config.max_ops:
         return Refusal(f"it would hold {len(units)} operations; fusion.max_ops is {config.max_ops}")
-    if built is not None and len(built.inputs) > config.max_inputs:
+    if built is None:
+        return None
+    if len(built.inputs) > config.max_inputs:
         return Refusal(f"it would read {len(built.inputs)} buffers; fusion.max_inputs is {config.max_inputs}")
+    if (count := len(built.kernel.nodes)) > config.max_expressions:
+        return Refusal(f"it would compute {count} expressions; fusion.max_expressions is {config.max_expressions}")
     return None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# More valid names than this are not listed: whoever misspelt one wants the nearest.
+_LISTED = 60
+
 
 class UserError(Exception):
     """Something the user can mend. The message says what is wrong and where; `mend` says what to do."""
@@ -33,6 +36,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f"did you mean '{close[0]}'? " if close else ""
+    if len(names) > _LISTED:
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.3)
+        return f"{guess}Of {len(names)} valid ones the nearest are: {', '.join(near or names[:5])}."
     return f"{guess}Valid: {', '.join(names)}."
 
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from stages.ir.errors import UserError
 from stages.validate.observe import InputSet, Observation, leaves_of, observe
+from stages.validate.widened import IN_FLOAT64
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def raise_model(model: Callable[..., Any], device: torch.device) -> Callable[...
 class _WidestWins(TorchDispatchMode):
     """Runs an operator that is given float64 beside narrower floats in float64, and counts the model's own casts.
 
+    What torch has in narrower floats only is computed by `widened.IN_FLOAT64`.
     Models hold plain tensors that are no buffers, and build float32 tables on the way; matrix products refuse such a
     mix. Where the model's code itself casts float64 down, it is left to: the reference is then as eager gives it.
     """
@@ -94,7 +96,7 @@ class _WidestWins(TorchDispatchMode):
         target = kwargs.get("dtype")
         if torch.float64 in floats and isinstance(target, torch.dtype) and target.is_floating_point:
             self.casts_down += target is not torch.float64
-        return func(*args, **kwargs)
+        return IN_FLOAT64.get(func, func)(*args, **kwargs) if torch.float64 in floats else func(*args, **kwargs)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

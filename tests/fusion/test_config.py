@@ -22,6 +22,7 @@ def test_files_have_exactly_the_keys_of_the_config(name):
     [
         ({"max_ops": -1}, "fusion.max_ops", "must be 1 or more, not -1"),
         ({"max_inputs": 0}, "fusion.max_inputs", "must be 1 or more"),
+        ({"max_expressions": 0}, "fusion.max_expressions", "must be 1 or more"),
         ({"library_epilogues": ["linear_unray"]}, "fusion.library_epilogues", "did you mean 'linear_unary'"),
         ({"rules": [Rule("a", ["pointwise"], ["pointwise"])] * 2}, "fusion.rules", "two rules are named a"),
     ],

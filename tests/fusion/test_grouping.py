@@ -135,6 +135,9 @@ def test_limits_are_kept_and_named():
     program = check(lambda *t: t[0] + t[1] + t[2] + t[3] + t[4] + t[5], *tensors, max_inputs=3)
     assert all(len(launch.kernel.inputs) <= 3 for launch in program.launches)
     assert any("fusion.max_inputs is 3" in reason for reason in reasons(program).values())
+    program = check(chain, x, max_expressions=12)
+    assert all(len(launch.kernel.nodes) <= 12 for launch in program.launches)
+    assert any("fusion.max_expressions is 12" in reason for reason in reasons(program).values())
 
 
 def test_long_rows_are_refused_by_the_rule():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.fusion.lowering import Kind, NotFusable, kind_of, why_not
-from stages.ir.expr import Load
+from stages.ir.expr import Load, Select
 from tests.lowering.harness import calls, check, one_by_one, together, trace
 from tests.lowering.samples import ALL, randn
 
@@ -346,3 +346,19 @@ def test_chains_of_movements_equal_eager(chain, computed):
 def test_outputs_of_different_sizes_are_refused():
     with pytest.raises(NotFusable, match=r"add_1 has shape \[2\], which does not fit a loop over \[2, 3\]"):
         together(lambda x: (x + 1, x[:, 0] + 1), [randn(2, 3)])
+
+
+def test_what_a_slice_never_reaches_is_not_read() -> None:
+    """A condition that never holds is known from the ranges of the axes, and what it guards is not in the kernel."""
+
+    def upper(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        both = torch.slice_scatter(torch.slice_scatter(torch.zeros(4, 16), x, 1, 0, 8), y, 1, 8, 16)
+        return both[:, 8:] * 2
+
+    inputs = [randn(4, 8), randn(4, 8)]
+    ours, kernel = together(upper, inputs)
+    check(ours, upper, inputs, exact=True)
+    loads = [node for node in kernel.nodes if isinstance(node, Load)]
+    assert len(loads) == 1
+    assert loads[0].mask is None
+    assert not any(isinstance(node, Select) for node in kernel.nodes)

@@ -79,3 +79,32 @@ def test_a_model_that_cannot_run_in_float64_is_told():
 
     with pytest.raises(UserError, match="does not run in float64: no kernel for double"):
         float64_reference(model, [((torch.ones(1),), {})], CPU)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ends"),
+    [
+        ((6, 8), (3, 8, 4), (2, 2, 6)),
+        ((3, 4, 8), (8, 6), (1, 4, 6)),
+        ((4, 8), (8, 5), (3, 8)),
+        ((2, 4, 8), (2, 8, 4), None),
+    ],
+)
+def test_grouped_products_are_computed_in_float64(left, right, ends):
+    """torch has them in float32 and half types only; by hand, one group after the other."""
+    torch.manual_seed(0)
+    one, two = torch.randn(left), torch.randn(right)
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    reference = float64_reference(lambda a, b: torch._grouped_mm(a, b, offs=offs), [((one, two), {})], CPU)
+    got = reference.observations[0].leaves["output"].value
+    starts = (0, *(ends or ())[:-1])
+    parts = []
+    for group, (start, end) in enumerate(zip(starts, ends or (), strict=True) if ends else [(0, 0)] * left[0]):
+        a = one[group] if one.ndim == 3 else one[start:end] if two.ndim == 3 else one[:, start:end]
+        b = two[group] if two.ndim == 3 else two[:, start:end] if one.ndim == 3 else two[start:end]
+        parts.append(a.double() @ b.double())
+    if one.ndim == two.ndim:
+        expected = torch.stack(parts)
+    else:
+        expected = torch.cat(parts, dim=0 if two.ndim == 3 else 1)
+    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)

@@ -127,8 +127,10 @@ def dimensions(dims: int | Sequence[int] | None, ndim: int, empty_is_all: bool =
 
 
 def within(index: Expr, low: int, high: int) -> list[Expr]:
-    """The conditions for low <= index < high; those that always hold are left out."""
+    """The conditions for low <= index < high; those that always hold are left out, and one that never does is all."""
     span = bounds(index)
+    if span is not None and (span[1] < low or span[0] >= high):
+        return [const(False, DType.BOOL)]
     conditions: list[Expr] = []
     if span is None or span[0] < low:
         conditions.append(op("ge", index, number(low)))
@@ -141,8 +143,16 @@ def every(conditions: Sequence[Expr]) -> Expr:
     """The conjunction of `conditions`; true if there are none."""
     result: Expr = const(True, DType.BOOL)
     for condition in conditions:
-        result = condition if isinstance(result, Const) else op("and", result, condition)
+        result = both(result, condition)
     return result
+
+
+def both(one: Expr, two: Expr) -> Expr:
+    """`one and two`, decided at once where one of them is known or they are the same."""
+    for known, other in ((one, two), (two, one)):
+        if isinstance(known, Const):
+            return other if known.value else known
+    return one if one is two else op("and", one, two)
 
 
 def guarded(root: Expr, conditions: Sequence[Expr]) -> Expr:
@@ -162,7 +172,7 @@ def guarded(root: Expr, conditions: Sequence[Expr]) -> Expr:
             continue
         new = rebuild(node, tuple(done[id(child)] for child in node.children)) if node.children else node
         if isinstance(new, Load):
-            inside = mask if new.mask is None else op("and", mask, new.mask)
+            inside = mask if new.mask is None else both(mask, new.mask)
             new = load(new.buffer, new.index, inside, 0 if new.other is None else new.other.value)
         elif isinstance(new, Op) and new.name == "bounded":
             new = op("bounded", select(mask, new.args[0], number(0)), new.args[1])

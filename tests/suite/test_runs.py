@@ -1,0 +1,164 @@
+"""Suite runs: what is recorded, what a run that is taken up again does, and what the table says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.suite import pool, record, table
+from pipeline.suite.job import Settings, overrides_of
+from pipeline.suite.record import Job, Record
+from scripts import suite as script
+
+PASSED = Record("resnet18", "fp32", "passed", graphs=1, error_ratio=1.25, fused=3, library=21, arena_bytes=2048)
+FAILED = Record("gpt2", "fp32", "failed", stage="validate", reason="output | differs", graphs=1)
+
+
+# ---- records -------------------------------------------------------------------------------
+
+
+def test_the_last_record_of_a_job_counts_and_a_torn_line_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    assert record.read(path) == {}
+    record.append(path, FAILED)
+    record.append(path, PASSED)
+    mended = Record(
+        "gpt2", "fp32", "passed", graphs=2, breaks=("a.py:3: x",), peer_breaks=(), latency_ms={"eager": 1.5}
+    )
+    record.append(path, mended)
+    with path.open("a") as file:
+        file.write('{"name": "vgg16", "prec')  # killed while it wrote
+    assert record.read(path) == {Job("resnet18", "fp32"): PASSED, Job("gpt2", "fp32"): mended}
+
+
+def test_what_is_left_to_do() -> None:
+    jobs = [Job("resnet18", "fp32"), Job("gpt2", "fp32"), Job("vgg16", "fp32")]
+    done = {one.job: one for one in (PASSED, FAILED)}
+    assert record.left(jobs, done, again=False) == jobs[2:]
+    assert record.left(jobs, done, again=True) == jobs[1:]
+
+
+@pytest.mark.parametrize(
+    ("values", "captured"),
+    [
+        ({"graphs": 1}, True),
+        ({"graphs": 0}, False),
+        ({}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",)}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",), "peer_breaks": ()}, False),
+        ({"graphs": 2, "breaks": ("a.py:3: x.item()",), "peer_breaks": ("a.py:3", "b.py:1")}, True),
+        ({"graphs": 2, "breaks": ("a.py:30: x.item()",), "peer_breaks": ("a.py:3",)}, False),
+        ({"graphs": 2, "eager_parts": ("a.py:3: if x:",), "peer_breaks": ("a.py:3",)}, True),
+        ({"graphs": 1, "eager_parts": ("a.py:3: if x:",), "peer_breaks": ()}, False),
+    ],
+)
+def test_captured_whole_is_no_break_where_inductor_has_none(values: dict[str, Any], captured: bool) -> None:
+    assert Record("gpt2", "fp32", "passed", **values).captured is captured
+
+
+def test_a_job_is_an_ordinary_run() -> None:
+    untimed = overrides_of(Job("gpt2", "amp"), Settings())
+    assert untimed[:3] == ["model=suite/gpt2", "model.size=smoke", "precision=amp"]
+    assert "stages=[capture,precision,rewrite,fusion,buffers,autotune,codegen,runtime,validate]" in untimed
+    timed = overrides_of(Job("gpt2", "amp"), Settings(peers=("eager", "inductor"), overrides=("fusion=none",)))
+    assert "engine.peers=[eager,inductor]" in timed
+    assert timed[-1] == "fusion=none"
+
+
+# ---- processes -----------------------------------------------------------------------------
+
+
+def _sleep(job: Job, settings: Any, folder: Path, answer: Any, timeout_seconds: float) -> None:
+    """Stands in for a job, by its name."""
+    os.setsid()
+    if job.name == "dies":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if job.name == "hangs":
+        signal.pause()
+    answer.send(Record(job.name, job.precision, "passed"))
+
+
+def test_a_job_that_dies_or_hangs_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pool, "_child", _sleep)
+    monkeypatch.setattr(pool, "_PRELOAD", ())
+    jobs = [Job("dies", "fp32"), Job("hangs", "fp32"), Job("resnet18", "fp32")]
+    found = {one.name: one for one in pool.run_jobs(jobs, Settings(), tmp_path, workers=2, timeout_seconds=30)}
+    assert (found["dies"].status, found["dies"].reason) == ("died", "signal SIGSEGV")
+    assert (found["hangs"].status, found["hangs"].reason) == ("timeout", "no answer in 30 s")
+    assert found["resnet18"].status == "passed"
+
+
+# ---- the table -----------------------------------------------------------------------------
+
+
+def test_the_table_says_all_in_one_line_a_model() -> None:
+    text = table.markdown([FAILED, PASSED], "Suite", "python -m scripts.suite")
+    assert "fp32: 1 of 2 validated, 1 failed; 2 captured whole" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 3
+    assert "| gpt2 | huggingface | fp32 | failed | 1 | 0 | – | – |" in rows[1]
+    assert "output \\| differs" in rows[1]
+    assert "| resnet18 | torchvision | fp32 | passed | 1 | 0 | 1.25 | 3 + 21 | 2.0 KiB |" in rows[2]
+
+
+def test_what_is_wrong_has_no_speed() -> None:
+    fast = {"latency_ms": {"torchweld": 1.0, "eager": 2.0}, "speedup": {"torchweld": 2.0}}
+    right, wrong = Record("resnet18", "amp", "passed", **fast), Record("gpt2", "amp", "failed", **fast)
+    slow = Record("vgg16", "amp", "passed", latency_ms=fast["latency_ms"], speedup={"torchweld": 0.5})
+    text = table.markdown([right, wrong, slow], "Suite", "x")
+    assert "torchweld 1.00 × eager, geometric mean" in text
+    wrong_row = next(line for line in text.splitlines() if line.startswith("| gpt2"))
+    assert "1.000" not in wrong_row
+    assert "2.00" not in wrong_row
+    page = table.html([right, wrong, slow], "Suite", "x < y")
+    assert "x &lt; y" in page
+    assert page.index("gpt2</a>") < page.index("resnet18</a>")
+
+
+def test_what_eager_does_not_run_counts_for_nobody() -> None:
+    unable = Record("lstm_language_model", "amp", "eager", reason="RuntimeError: no primitive")
+    sums = table.summary([Record("gpt2", "amp", "passed", graphs=1), unable])
+    assert sums == ["amp: 1 of 1 validated; 1 captured whole", "amp: 1 that eager itself does not run"]
+
+
+# ---- the script ----------------------------------------------------------------------------
+
+
+def test_names_and_options_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["resnet5"]) == 2
+    assert "did you mean 'resnet50'?" in capsys.readouterr().err
+    assert script.main(["--family", "huggingfac"]) == 2
+    assert "did you mean 'huggingface'?" in capsys.readouterr().err
+    assert script.main(["--precision", "ampp"]) == 2
+    assert script.main(["--resume", "nowhere"]) == 2
+    assert "no suite run" in capsys.readouterr().err
+    assert script.main(["--list", "--family", "diffusers"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 15
+    assert script.main(["--list", "--quick"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(script.QUICK)
+
+
+def test_small_models_end_to_end_and_taken_up_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--outputs", str(tmp_path), "--workers", "2"]
+    assert script.main(["dcgan_generator", "lennard_jones", "gru_sequence_tagger", *options]) == 0
+    (folder,) = (tmp_path / "suite").iterdir()
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    assert {line["name"] for line in lines} == {"dcgan_generator", "lennard_jones", "gru_sequence_tagger"}
+    for line in lines:
+        assert (line["status"], line["graphs"], line["breaks"]) == ("passed", 1, [])
+        assert line["fused"] + line["library"] > 0
+        assert line["compile_seconds"]["torchweld"] > 0
+        assert (folder / "jobs" / f"{line['name']}-fp32" / "report.html").exists()
+    assert "3 of 3 validated; 3 captured whole" in (folder / "summary" / "table.md").read_text()
+    assert "gru_sequence_tagger" in (folder / "summary" / "table.html").read_text()
+
+    capsys.readouterr()
+    again = ["lennard_jones", "dcgan_generator", "drq", "--precision", "amp,fp32", "--resume", str(folder), *options]
+    assert script.main(again) == 0
+    assert "4 of 6 jobs to do" in capsys.readouterr().out
+    assert len((folder / "records.jsonl").read_text().splitlines()) == 7
