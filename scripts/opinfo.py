@@ -36,6 +36,9 @@ QUICK_OPERATORS = (
 QUICK_DTYPES = "float32,bfloat16,int64,bool"
 QUICK_SAMPLES = 4
 
+# What these need of torch, every operator needs or most do.
+WARM_UP = ("add", "sum", "softmax", "cat", "nn.functional.linear", "index_put", "clamp", "linalg.norm")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 where everything agrees, 1 where something differs, 2 where nothing was asked for."""
@@ -115,8 +118,8 @@ def _warm_up(options: argparse.Namespace) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
         task.print_triton()
     if options.device == "cpu":
-        one = task.Call(0, torch.add, (torch.ones(3), torch.ones(3)), {})
-        task.compiled([one], options.overrides)
+        for name in WARM_UP:
+            task.run_task(Task(name, "float32", samples=2, overrides=tuple(options.overrides)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -24,6 +25,9 @@ class _Running:
 
 def run_all(tasks: Sequence[Task], jobs: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:
     """The records of `tasks` as they are made, `jobs` at a time."""
+    # A collection in a forked process would touch, and so copy, all that it shares with this one.
+    gc.collect()
+    gc.freeze()
     waiting = list(reversed(tasks))
     running: list[_Running] = []
     try:
@@ -50,6 +54,7 @@ def _start(task: Task, timeout_seconds: float) -> _Running:
 
 
 def _work(task: Task, sender: Connection) -> None:
+    gc.disable()
     # What an operator, the compiler or a library prints is of no account.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
