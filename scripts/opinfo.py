@@ -54,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.results.parent.mkdir(parents=True, exist_ok=True)
     records = dict(before)
     start = time.monotonic()
+    records_of = run_all(tasks, options.jobs, options.timeout_seconds, options.together)
     with options.results.open("a" if before else "w") as file:
-        for done, record in enumerate(run_all(tasks, options.jobs, options.timeout_seconds), 1):
+        for done, record in enumerate(records_of, 1):
             file.write(json.dumps(record) + "\n")
             file.flush()
             records[record["op"], record["dtype"]] = record
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, help="of each operator and dtype, spread over its list (default: all)")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th task, from number i on")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
+    parser.add_argument("--together", type=int, default=1, help="operators to try in one graph first (default: 1)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--interpreter", action="store_true", help="kernels in Triton, through its interpreter")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SAMPLES} samples of some operators")
@@ -118,8 +120,8 @@ def _warm_up(options: argparse.Namespace) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
         task.print_triton()
     if options.device == "cpu":
-        for name in WARM_UP:
-            task.run_task(Task(name, "float32", samples=2, overrides=tuple(options.overrides)))
+        tasks = [Task(name, "float32", samples=2, overrides=tuple(options.overrides)) for name in WARM_UP]
+        task.run_tasks(tasks, lambda _: None)
 
 
 if __name__ == "__main__":

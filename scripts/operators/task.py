@@ -3,13 +3,15 @@
 Comes in: a `Task`. Goes out: a record, plain data for a line of JSON.
 
 A call that differs is compiled again alone: what differs only beside others is a fault of fusion, and told as one.
+Most of the time goes into starting things (Dynamo, AOTAutograd, the C++ compiler). So several operators can be tried
+in one graph: those that agree there are done, and each of the others is run by itself.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -63,30 +65,63 @@ class Found:
         self.failures.append(entry)
 
 
-def run_task(task: Task, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """The record of `task`. `progress` is told what runs, so that a crash can be placed."""
-    start = time.perf_counter()
+Progress = Callable[[str], None]
+
+
+def run_tasks(tasks: Sequence[Task], progress: Progress) -> list[dict[str, Any]]:
+    """The records of `tasks`, tried in one graph first. `progress` is told what runs, so that a crash can be placed."""
     warnings.simplefilter("ignore")
-    progress("making samples")
-    calls = calls_of(task.name, task.dtype, task.device, task.samples)
-    progress("running eager")
-    known = [in_eager(call) for call in calls]
-    usable = [entry for entry in known if entry.error is None]
-    found = Found()
+    known = {}
+    for task in tasks:
+        progress(f"{task.name} in eager")
+        known[task] = [in_eager(call) for call in calls_of(task.name, task.dtype, task.device, task.samples)]
+    agreeing = _agreeing(known, progress) if len(tasks) > 1 else set()
+    return [_record(task, known[task], progress, task in agreeing) for task in tasks]
+
+
+def _agreeing(known: Mapping[Task, Sequence[Eager]], progress: Progress) -> set[Task]:
+    """The tasks all of whose calls agree in one graph; where all cannot be one graph, each half is tried."""
+    tried = {
+        task: entries
+        for task, entries in known.items()
+        if len(entries) <= TOGETHER and all(entry.error is None for entry in entries)
+    }
+    if len(tried) < 2:
+        return set()
+    progress(f"{', '.join(task.name for task in tried)} together")
+    listed = [(task, entry) for task, entries in tried.items() for entry in entries]
+    try:
+        results, graphs = compiled([entry.call for _, entry in listed], next(iter(tried)).overrides)
+        whole = graphs == 1 and not torch._dynamo.utils.counters["graph_break"]
+    except Exception:
+        whole = False
+    if not whole:
+        order = list(tried.items())
+        halves = (dict(order[: len(order) // 2]), dict(order[len(order) // 2 :]))
+        return set().union(*(_agreeing(half, progress) for half in halves))
+    pairs = zip(listed, results, strict=True)
+    return set(tried) - {task for (task, entry), got in pairs if _reasons(task, entry, got)}
+
+
+def _record(task: Task, known: Sequence[Eager], progress: Progress, agrees: bool) -> dict[str, Any]:
+    """The record of `task`; of one that `agrees` nothing is run."""
+    start = time.perf_counter()
+    usable = [entry for entry in known if entry.error is None and not agrees]
+    found = Found(graphs=int(agrees))
     for first in range(0, len(usable), TOGETHER):
         group = usable[first : first + TOGETHER]
-        progress(f"samples {[entry.call.number for entry in group]}")
+        progress(f"{task.name}, samples {[entry.call.number for entry in group]}")
         _judge_group(task, group, found)
     for entry in known:
         if entry.error is not None:
-            progress(f"sample {entry.call.number}, which eager refuses")
+            progress(f"{task.name}, sample {entry.call.number}, which eager refuses")
             _judge_refusal(task, entry, found)
     return {
         "op": task.name,
         "dtype": task.dtype,
         "samples": len(known),
-        "layout_only": sum(entry.random or task.uninitialised for entry in usable),
-        "refused": len(known) - len(usable),
+        "layout_only": sum((entry.random or task.uninitialised) and entry.error is None for entry in known),
+        "refused": sum(entry.error is not None for entry in known),
         "graphs": found.graphs,
         "failures": found.failures,
         "seconds": round(time.perf_counter() - start, 2),
@@ -115,9 +150,9 @@ def _straight(count: int) -> Callable[..., list[Any]]:
 
     Written out: a break of Dynamo's in a loop or a comprehension would leave all of it to eager.
     """
-    lines = [f"    result{at} = function(*calls[{at}][0], **calls[{at}][1])" for at in range(count)]
+    lines = [f"    result{at} = functions[{at}](*calls[{at}][0], **calls[{at}][1])" for at in range(count)]
     results = ", ".join(f"result{at}" for at in range(count))
-    text = "\n".join(["def straight(function, calls):", *lines, f"    return [{results}]"])
+    text = "\n".join(["def straight(functions, calls):", *lines, f"    return [{results}]"])
     space: dict[str, Any] = {}
     exec(compile(text, f"<{count} calls>", "exec"), space)
     return space["straight"]
@@ -126,6 +161,7 @@ def _straight(count: int) -> Callable[..., list[Any]]:
 def compiled(calls: Sequence[Call], overrides: Sequence[str]) -> tuple[list[Any], int]:
     """The results of copies of `calls`, compiled as one function, and how many graphs that took. Raises as they do."""
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     graphs = 0
 
     def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -137,7 +173,7 @@ def compiled(calls: Sequence[Call], overrides: Sequence[str]) -> tuple[list[Any]
     run = torch.compile(_straight(len(calls)), backend=backend, dynamic=False)
     torch.manual_seed(0)
     with torch.no_grad(), _without_limits():
-        results = run(copies[0].function, [(copy.args, copy.kwargs) for copy in copies])
+        results = run([copy.function for copy in copies], [(copy.args, copy.kwargs) for copy in copies])
     return results, graphs
 
 
