@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, fx
 
-from pipeline.compile import compile_graph, device_in
+from pipeline.compile import Session, compile_graph, device_in
 from pipeline.precision import WHOLE_MODEL, context_of
 from pipeline.stages import service
 from stages.ir.errors import ConfigError
@@ -28,9 +29,9 @@ def torchweld(
     Raises `UserError` on an option that is not valid.
     """
 
-    from pipeline.configure import session_of
+    from pipeline.configure import as_lines
 
-    session = session_of(options or ())
+    session = _session(tuple(as_lines(options or ())))
 
     def compile_one(graph: Graph) -> Callable[..., Any]:
         executable = compile_graph(graph, session).executable
@@ -49,3 +50,11 @@ def torchweld(
     own = precision.mode != "fp32"
     with context_of(precision, device_in(example_inputs)) if own else nullcontext():
         return backend(gm, example_inputs)
+
+
+@lru_cache(maxsize=8)
+def _session(overrides: tuple[str, ...]) -> Session:
+    """The session of `overrides`, composed once: a model with breaks asks for it with every graph."""
+    from pipeline.configure import session_of
+
+    return session_of(overrides)

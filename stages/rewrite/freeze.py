@@ -176,7 +176,8 @@ def run_prologue(prologue: fx.GraphModule, weights: list[GraphInput]) -> tuple[A
 def _become_constant(graph: Graph, node: fx.Node, name: str, tensor: torch.Tensor) -> None:
     """Put a placeholder for `tensor` after the others, in the place of `node`."""
     body = graph.module.graph
-    last = [other for other in body.nodes if other.op == "placeholder"][-1]
+    # A graph that reads no tensor has no placeholder yet: the first stands at its head.
+    last = next((other for other in reversed(body.nodes) if other.op == "placeholder"), body._root)
     with body.inserting_after(last):
         placeholder = body.placeholder(name)
     placeholder.meta = {key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta}

@@ -188,6 +188,22 @@ def test_normalisations_with_weights_of_their_own_type():
         )
 
 
+def test_normalised_zeros_have_eagers_sign():
+    """A row of one number is at its mean; times a negative weight that is -0, to which eager adds a bias of 0."""
+    x, w = randn(3, 2, 1), -torch.ones(2)
+    same, one = torch.ones(3, 2), torch.ones(2)
+    functions = [
+        (lambda x, w: torch.native_layer_norm(x, [1], w[:1], None, 1e-5)[0], (x, w)),
+        (lambda x, w: torch.native_group_norm(x, w, None, 3, 2, 1, 2, 1e-5)[0], (x, w)),
+        (lambda x, w, one: F.batch_norm(x, one, one, w, None), (same, w, one)),
+        (lambda x, w: F.rms_norm(x, (2,), w), (same * 0, w)),
+    ]
+    for function, inputs in functions:
+        (ours,) = one_by_one(function, inputs)
+        eager = function(*inputs)
+        assert torch.equal(ours, eager) and torch.equal(torch.signbit(ours), torch.signbit(eager))
+
+
 def test_chains_are_one_kernel():
     x, y, w = randn(4, 6, 16), randn(4, 6, 16, seed=1), randn(16, seed=2)
 

@@ -104,6 +104,13 @@ def test_views_of_weights_and_fills_are_no_constants():
     check(graph, module, torch.randn(3, 4))
 
 
+def test_a_graph_that_reads_no_tensor_is_folded():
+    module = Function(lambda self: torch.arange(5.0) + 1)
+    graph = rewritten(module)
+    assert [entry.kind for entry in graph.inputs] == ["constant"]
+    check(graph, module)
+
+
 def test_random_numbers_are_not_folded():
     module = Function(lambda self, x: x + torch.rand(4))
     graph = rewritten(module, torch.zeros(4))

@@ -30,10 +30,16 @@ def _in(kind: DType, x: Value) -> At:
 
 
 def _scaled(kind: DType, element: Expr, where: Position, weight: Affine, bias: Affine) -> Expr:
-    """element * weight + bias, each of which may be missing."""
-    if weight is not None:
-        element = op("mul", element, cast(weight.at(where), kind))
-    return element if bias is None else op("add", element, cast(bias.at(where), kind))
+    """element * weight + bias, each of which may be missing.
+
+    Without a bias 0 is added, as torch does: it makes the +0 that eager gives of a -0 times a negative weight.
+    """
+    element = _weighted(kind, element, where, weight)
+    return op("add", element, like(0, element) if bias is None else cast(bias.at(where), kind))
+
+
+def _weighted(kind: DType, element: Expr, where: Position, weight: Affine) -> Expr:
+    return element if weight is None else op("mul", element, cast(weight.at(where), kind))
 
 
 def _inverse(mean_square: At, eps: float | None, default: float) -> At:
@@ -96,7 +102,7 @@ def rms_norm(
 
     def at(position: Position) -> Expr:
         scaled = op("mul", cast(x.at(position), kind), inverse(rows.row_of(position)))
-        return _scaled(kind, scaled, position[first:], weight, None)
+        return _weighted(kind, scaled, position[first:], weight)
 
     return context.result(at), context.result(rows.kept_at(inverse, True), 1)
 
