@@ -1,7 +1,7 @@
 """A case: inputs, a few lines of torch, what is returned, and how it is compiled. It prints as a runnable program.
 
-Values are numbered: first the inputs (`x0`, `x1`, ...), then the result of each step (`v2`, `v3`, ...). A step is a line
-of Python with `{0}`, `{1}`, ... for its operands, so the data structure and the printed program are the same text.
+Values are numbered: first the inputs (`x0`, `x1`, ...), then the result of each step (`v2`, `v3`, ...). A step is a
+line of Python with `{0}`, `{1}`, ... for its operands, so the data structure and the printed program are the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stages.ir.schedule import Schedule
 
 Number = bool | int | float
 
-NAMES = {"torch": torch, "inf": float("inf"), "nan": float("nan"), "F": torch.nn.functional}
+SCOPE: dict[str, Any] = {"torch": torch, "inf": float("inf"), "nan": float("nan"), "F": torch.nn.functional}
 _FLOATING = re.compile(r"torch\.(?:float32|float16|bfloat16)\b")
 
 
@@ -71,7 +71,7 @@ def _compiled(code: str, arity: int, float64: bool) -> Callable[..., Any]:
     text = code.format(*names)
     if float64:
         text = _FLOATING.sub("torch.float64", text)
-    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", dict(NAMES))
+    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", dict(SCOPE))
     return function
 
 
@@ -93,16 +93,15 @@ class Setting:
     threads: int = 1
 
     @property
-    def overrides(self) -> tuple[str, ...]:
-        """The config of this setting, as overrides."""
-        emulate = str(self.emulate_precision_casts).lower()
-        return (
-            f"fusion={self.fusion}",
-            f"buffers={self.buffers}",
-            f"rewrite={self.rewrite}",
-            f"fusion.emulate_precision_casts={emulate}",
-            "debug=true",
-        )
+    def options(self) -> dict[str, Any]:
+        """The config of this setting, as options of torch.compile."""
+        return {
+            "fusion": self.fusion,
+            "buffers": self.buffers,
+            "rewrite": self.rewrite,
+            "fusion.emulate_precision_casts": self.emulate_precision_casts,
+            "debug": True,
+        }
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Case:
 
     def function(self) -> Callable[..., Any]:
         """The printed function: called with the inputs, it returns the tuple of outputs."""
-        scope: dict[str, Any] = dict(NAMES)
+        scope: dict[str, Any] = dict(SCOPE)
         exec(self.function_text(), scope)
         found: Callable[..., Any] = scope["program"]
         return found
@@ -152,15 +151,15 @@ class Case:
 
     def text(self) -> str:
         """A program that runs by itself: it prints what eager gives and what torchweld gives."""
-        lines = ["import torch", "import torch.nn.functional as F", "from torch import inf, nan", "", ""]
+        lines = ["import torch", "import torch.nn.functional as F", "from torch import inf, nan", ""]
+        lines += ["from pipeline.backend import torchweld", "", ""]
         lines += [self.function_text(), "", "def inputs():"]
         for number, storage in enumerate(self.storages):
             values = ", ".join(map(repr, storage.values))
             lines.append(f"    s{number} = torch.tensor([{values}], dtype={storage.dtype})")
         views = (f"s{i.storage}.as_strided({i.shape}, {i.strides}, {i.offset})" for i in self.inputs)
         lines += [f"    return [{', '.join(views)}]", "", "", 'if __name__ == "__main__":']
-        options = ", ".join(map(repr, self.setting.overrides))
-        lines.append(f'    compiled = torch.compile(program, backend="torchweld", options=[{options}])')
+        lines.append(f"    compiled = torch.compile(program, backend=torchweld, options={self.setting.options})")
         lines.append("    with torch.no_grad():")
         lines.append('        print("eager", *program(*inputs()), "torchweld", *compiled(*inputs()), sep="\\n")')
         if self.setting.schedule or self.setting.threads != 1:

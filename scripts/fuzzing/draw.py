@@ -71,7 +71,7 @@ class Draw:
             return self.among([(0,), (0, 3), (2, 0)])
         sizes, rest = [], count
         while rest > 1:
-            size = self.among([divisor for divisor in range(2, rest + 1) if rest % divisor == 0][:6] + [rest])
+            size = self.among([divisor for divisor in range(2, rest + 1) if rest % divisor == 0][:6])
             sizes.append(size)
             rest //= size
         if self.chance(0.2):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pipeline.backend import torchweld
 from pipeline.compile import Session
 from pipeline.configure import session_of
 from scripts.fuzzing.case import Case, Setting
@@ -67,10 +68,22 @@ class _Late:
         return self.target(arguments)
 
 
+@lru_cache(maxsize=64)
+def _session(*overrides: str) -> Session:
+    return session_of(overrides)
+
+
 @lru_cache(maxsize=256)
 def session_for(setting: Setting, device: str) -> Session:
-    """The session of a setting; composing a config takes longer than compiling a case."""
-    return session_of([*setting.overrides, f"device={device}", "runtime=steps"])
+    """The session of a setting, put together of few: composing a config takes longer than compiling a case."""
+    common = (f"device={device}", "runtime=steps", "debug=true")
+    emulate = f"fusion.emulate_precision_casts={str(setting.emulate_precision_casts).lower()}"
+    parts = {
+        "fusion": _session(*common, f"fusion={setting.fusion}", emulate).config.fusion,
+        "buffers": _session(*common, f"buffers={setting.buffers}").config.buffers,
+        "rewrite": _session(*common, f"rewrite={setting.rewrite}").config.rewrite,
+    }
+    return Session(replace(_session(*common).config, **parts))
 
 
 def compile_cases(cases: Sequence[Case], engine: str, device: str = "cpu") -> list[Candidate]:
@@ -100,8 +113,8 @@ def _attempt(work: Callable[[], Any]) -> Any:
 
 def _through_dynamo(case: Case, device: str) -> Call:
     torch._dynamo.reset()
-    options = {"options": [*case.setting.overrides, "runtime=steps"]}
-    compiled: Call = torch.compile(case.function(), backend="torchweld", dynamic=False, **options)
+    options = {**case.setting.options, "runtime": "steps"}
+    compiled: Call = torch.compile(case.function(), backend=torchweld, dynamic=False, options=options)
     return compiled
 
 

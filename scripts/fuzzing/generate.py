@@ -69,12 +69,14 @@ class _Inputs:
         self.storages: list[Storage] = []
         self.views: list[Input] = []
         shape = self._shape()
-        dtypes = [random.choice(FLOATS), random.choice([*FLOATS, *INTEGERS, torch.bool])]
+        dtypes = [random.choice(FLOATS), random.choice([*FLOATS, *INTEGERS, torch.bool, torch.bool])]
         for _ in range(random.randint(1, 4)):
             if self.views and random.random() < 0.08:
                 self._share()
                 continue
-            self._add(self._related(shape), dtypes[0] if random.random() < 0.7 else random.choice([*dtypes, torch.int64]))
+            self._add(
+                self._related(shape), dtypes[0] if random.random() < 0.7 else random.choice([*dtypes, torch.int64])
+            )
 
     def _shape(self) -> tuple[int, ...]:
         ndim = self.random.choice([0, 1, 1, 2, 2, 2, 3, 3, 4, 4])

@@ -96,8 +96,10 @@ def _moved(
 ) -> Tensor:
     """`value`, each element moved at random by up to its error."""
     size = value.abs() * eps if error is None else (value.abs() * eps).maximum(error)
-    noise = (2 * size * _uniform(value.shape, generator)).nan_to_num(0.0, 0.0, 0.0)
-    return value.add_(noise) if in_place else value + noise
+    noise = (size * _uniform(value.shape, generator)).nan_to_num(0.0, 0.0, 0.0)
+    # -0.0 + 0.0 is 0.0: what is exact keeps its sign.
+    moved = torch.where(noise == 0, value, value + noise)
+    return value.copy_(moved) if in_place else moved
 
 
 def _uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -72,7 +72,8 @@ def padded(draw: Draw) -> Step:
     widths = tuple(draw.among([0, 1, 2, -1]) for _ in range(2 * count))
     code = f"F.pad({{0}}, {widths}, value={draw.number(tensor.dtype)})"
     if tensor.ndim in (3, 4) and draw.chance(0.3):
-        code = f"F.pad({{0}}, (1, 1, 1, 0)[:{2 * (tensor.ndim - 2)}], mode='{draw.among(['reflect', 'replicate', 'circular'])}')"
+        mode = draw.among(["reflect", "replicate", "circular"])
+        code = f"F.pad({{0}}, {(1, 1, 1, 0)[: 2 * (tensor.ndim - 2)]}, mode='{mode}')"
     return Step(code, (operand,))
 
 
@@ -163,7 +164,8 @@ def scattered(draw: Draw) -> Step:
     codes += [f"torch.scatter_add({{0}}, {dim}, {draw.indices(shape, size)}, {{1}})"]
     codes += [f"torch.index_add({{0}}, {dim}, {draw.indices([few], size)}, {{1}}.narrow({dim}, 0, {min(few, size)}))"]
     codes += [f"torch.index_fill({{0}}, {dim}, {draw.indices([few], size)}, {number})"]
-    codes += [f"torch.index_copy({{0}}, {dim}, {draw.indices([min(few, size)], size)}, {{1}}.narrow({dim}, 0, {min(few, size)}))"]
+    part = f"{{1}}.narrow({dim}, 0, {min(few, size)})"
+    codes += [f"torch.index_copy({{0}}, {dim}, {draw.indices([min(few, size)], size)}, {part})"]
     codes += [f"torch.slice_scatter({{0}}, {{1}}.narrow({dim}, 0, {size // 2}), {dim}, 0, {size // 2})"]
     code = draw.among(codes)
     return Step(code, (operand, source), rounds="_add" in code)

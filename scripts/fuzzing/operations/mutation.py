@@ -47,5 +47,8 @@ def index_written(draw: Draw) -> Step:
     indices, number = draw.indices([2], tensor.shape[dim]), draw.number(tensor.dtype)
     first = draw.indices([2], tensor.shape[0])
     codes = [f"{{0}}.index_fill_({dim}, {indices}, {number})", f"{{0}}.index_put_(({first},), {{0}}[0] * 1)"]
-    codes += [f"{{0}}.index_put_(({first},), {{0}}[0] * 1, accumulate=True)", f"{{0}}.masked_fill_({{0}} > 1, {number})"]
+    codes += [
+        f"{{0}}.index_put_(({first},), {{0}}[0] * 1, accumulate=True)",
+        f"{{0}}.masked_fill_({{0}} > 1, {number})",
+    ]
     return Step(draw.among(codes), (operand,), rounds=True, mutates=True)

@@ -9,9 +9,7 @@ from scripts.fuzzing.case import Step
 from scripts.fuzzing.draw import FLOATS, INTEGERS, Draw
 from scripts.fuzzing.operations.registry import proposes
 
-EXACT_UNARY = (
-    "-{0} {0}.abs() torch.relu({0}) torch.sign({0}) {0}.floor() {0}.ceil() {0}.trunc() {0}.round() torch.relu({0})"
-).split()
+EXACT_UNARY = "-{0} {0}.abs() torch.relu({0}) torch.sign({0}) {0}.floor() {0}.ceil() {0}.trunc() {0}.round()".split()
 ROUNDING_UNARY = (
     "torch.exp({0}) torch.tanh({0}) torch.sigmoid({0}) F.gelu({0}) F.silu({0}) torch.sqrt({0}) torch.rsqrt({0}) "
     "torch.log({0}) torch.log1p({0}) torch.expm1({0}) torch.sin({0}) torch.cos({0}) torch.erf({0}) torch.square({0}) "
@@ -99,7 +97,9 @@ def with_scalar(draw: Draw) -> Step:
         return Step(code.replace("N", number).replace("P", power), (operand,), rounds=True)
     if dtype is torch.bool:
         return Step(draw.among(["{0} + N", "{0} * N", "{0} * 0.5"]).replace("N", number), (operand,), rounds=True)
-    code = draw.among(["{0} + N", "{0} * N", "N - {0}", "{0} // N", "{0} % N", "{0} & N", "{0} / N", "{0} << S", "{0} >> S"])
+    code = draw.among(
+        ["{0} + N", "{0} * N", "N - {0}", "{0} // N", "{0} % N", "{0} & N", "{0} / N", "{0} << S", "{0} >> S"]
+    )
     shift = draw.among(["0", "1", "3", "7"])
     return Step(code.replace("N", number).replace("S", shift), (operand,), rounds=True)
 

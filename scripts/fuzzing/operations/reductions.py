@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from scripts.fuzzing.case import Step
 from scripts.fuzzing.draw import Draw, NoOperand
 from scripts.fuzzing.operations.pointwise import is_bool
@@ -25,7 +24,9 @@ def reduction(draw: Draw) -> Step:
         where = draw.among([f"({draw.dims(tensor)})", "()"])
     else:
         dims = draw.dims(tensor)
-        where = draw.among([f"({dims}, keepdim=True)", f"({dims})", f"({dims})", "()" if name != "logsumexp" else "(0)"])
+        where = draw.among(
+            [f"({dims}, keepdim=True)", f"({dims})", f"({dims})", "()" if name != "logsumexp" else "(0)"]
+        )
         if name in ("var", "std") and draw.chance(0.5):
             where = f"({dims}, correction={draw.among([0, 1, 2])}, keepdim={draw.chance(0.5)})"
     return Step(f"{{0}}.{name}{where}", (operand,), rounds=rounds)
@@ -121,7 +122,9 @@ def loss(draw: Draw) -> Step:
 @proposes(1)
 def whole_statistics(draw: Draw) -> Step:
     operand = draw.floating()
-    codes = ["torch.var_mean({0}, correction=0)[0]", "torch.std_mean({0}, correction=0)[1]", "{0}.sum(dtype=torch.float64)"]
+    codes = [
+        "torch.var_mean({0}, correction=0)[0]",
+        "torch.std_mean({0}, correction=0)[1]",
+        "{0}.sum(dtype=torch.float64)",
+    ]
     return Step(draw.among(codes), (operand,), rounds=True)
-
-
