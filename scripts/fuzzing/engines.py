@@ -26,7 +26,7 @@ from pipeline.compile import Session
 from pipeline.configure import session_of
 from scripts.fuzzing.case import Case, Setting
 from stages import buffers, codegen, fusion, precision, rewrite, runtime
-from stages.capture.aot import compile_aot, static_tracing
+from stages.capture.aot import LeftToEager, compile_aot, static_tracing
 from stages.codegen.config import CodegenConfig
 from stages.ir.graph import Graph
 from stages.ir.interpret import interpret_flat
@@ -129,8 +129,11 @@ def _trace(case: Case, device: str) -> _Traced:
 
     with torch.no_grad(), static_tracing(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = compile_aot(fx.symbolic_trace(case.function()), case.tensors(device), plan)
-    return _Traced(result.call, programs, session)
+        module = fx.symbolic_trace(case.function())
+        try:
+            return _Traced(compile_aot(module, case.tensors(device), plan).call, programs, session)
+        except LeftToEager:
+            return _Traced(module.forward, [], session)
 
 
 def _planned(graph: Graph, session: Session, schedule: Schedule | None) -> Program:
