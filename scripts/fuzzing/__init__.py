@@ -1,4 +1,4 @@
-"""The differential fuzzer: random graphs, compiled, against eager and eager in float64. Its command is `scripts/fuzz.py`.
+"""The differential fuzzer: random graphs, compiled, against eager and float64. Its command is `scripts/fuzz.py`.
 
 case.py         a graph as a small data structure; prints as a program of a few lines
 draw.py         seeded choices of operands and literals

@@ -90,7 +90,7 @@ def test_what_the_fuzzer_draws_is_varied(cases):
         seen["several outputs"] += len(case.outputs) > 1
         seen["NaN"] += any(value != value for storage in case.storages for value in storage.values)
         seen["schedule"] += case.setting.schedule is not None
-    dtypes = "float32 float64 float16 bfloat16 int64 int32 bool".split()
+    dtypes = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
     settings = ("none", "default", "aggressive")
     wanted = {f"torch.{dtype}" for dtype in dtypes} | {f"fusion={name}" for name in settings}
     wanted |= {"mutation", "shared input", "0-dim", "empty", "expanded", "several outputs", "NaN", "schedule"}

@@ -151,3 +151,12 @@ def test_shared_memory_of_inputs_is_kept_for_the_reference():
     case = Case((storage,), inputs, steps, (3,), Setting())
     assert kinds(case, case.function()) == []
     assert kinds(case, lambda x, y: (y * 3.3 + 0 * x.mul_(1.1),)) == ["value"]
+
+
+def test_eager_may_multiply_and_add_at_once():
+    """Its result then has an error of its own last place; that of a product rounded first, of the product's."""
+    values = [dense([1.1234567]), dense([1.7654321]), dense([-1.1234567 * 1.7654321])]
+    case = case_of(values, [("torch.addcmul({2}, {0}, {1})", (0, 1, 2))])
+    assert kinds(case, lambda a, b, c: (c + a * b,)) == []
+    assert kinds(case, lambda a, b, c: ((c.double() + a.double() * b.double()).float(),)) == []
+    assert kinds(case, lambda a, b, c: (c + a * b * (1 + 1e-5),)) == ["value"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from scripts.fuzzing.case import Step
 from scripts.fuzzing.draw import Draw, NoOperand
 from scripts.fuzzing.operations.registry import proposes
@@ -95,8 +97,8 @@ def joined(draw: Draw) -> Step:
     tensor = draw[first]
     same_dtype = draw.chance(0.8)
 
-    def stacks(other: object) -> bool:
-        return other.shape == tensor.shape and (other.dtype is tensor.dtype or not same_dtype)  # type: ignore[attr-defined]
+    def stacks(other: Tensor) -> bool:
+        return other.shape == tensor.shape and (other.dtype is tensor.dtype or not same_dtype)
 
     if draw.chance(0.3) or tensor.ndim == 0:
         count = draw.random.randint(1, 3)
@@ -105,9 +107,9 @@ def joined(draw: Draw) -> Step:
         return Step(f"torch.stack([{listed}], {draw.random.randint(-tensor.ndim - 1, tensor.ndim)})", operands)
     dim = draw.dim(tensor) % tensor.ndim
 
-    def joins(other: object) -> bool:
-        shape = list(other.shape)  # type: ignore[attr-defined]
-        if len(shape) != tensor.ndim or (same_dtype and other.dtype is not tensor.dtype):  # type: ignore[attr-defined]
+    def joins(other: Tensor) -> bool:
+        shape = list(other.shape)
+        if len(shape) != tensor.ndim or (same_dtype and other.dtype is not tensor.dtype):
             return False
         return all(a == b for at, (a, b) in enumerate(zip(shape, tensor.shape)) if at != dim)
 

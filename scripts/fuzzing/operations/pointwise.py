@@ -9,27 +9,32 @@ from scripts.fuzzing.case import Step
 from scripts.fuzzing.draw import FLOATS, INTEGERS, Draw
 from scripts.fuzzing.operations.registry import proposes
 
-EXACT_UNARY = "-{0} {0}.abs() torch.relu({0}) torch.sign({0}) {0}.floor() {0}.ceil() {0}.trunc() {0}.round()".split()
-ROUNDING_UNARY = (
-    "torch.exp({0}) torch.tanh({0}) torch.sigmoid({0}) F.gelu({0}) F.silu({0}) torch.sqrt({0}) torch.rsqrt({0}) "
-    "torch.log({0}) torch.log1p({0}) torch.expm1({0}) torch.sin({0}) torch.cos({0}) torch.erf({0}) torch.square({0}) "
-    "torch.reciprocal({0}) F.softplus({0}) F.hardswish({0}) F.hardsigmoid({0}) F.elu({0}) F.leaky_relu({0},0.1) "
-    "F.mish({0}) F.logsigmoid({0}) torch.exp2({0}) torch.log2({0}) torch.atan({0}) torch.sinh({0}) torch.frac({0}) "
-    "F.gelu({0},approximate='tanh') F.hardtanh({0}) F.relu6({0}) torch.sgn({0}) torch.tan({0}) torch.asinh({0}) "
-    "torch.erfc({0}) torch.cosh({0}) torch.log10({0}) torch.selu({0}) F.softsign({0}) F.tanhshrink({0}) "
-    "torch.acos({0}) torch.atanh({0}) torch.sinc({0}) torch.logit({0},0.1) torch.deg2rad({0})"
-).split()
-INTEGER_UNARY = "-{0} {0}.abs() ~{0} torch.sign({0}) torch.relu({0}) {0}.square()".split()
-CLASSIFYING = "torch.isnan({0}) torch.isinf({0}) torch.isfinite({0}) torch.signbit({0}) torch.logical_not({0})".split()
+_EXACT_UNARY = """
+-{0} {0}.abs() torch.relu({0}) torch.sign({0}) {0}.floor() {0}.ceil() {0}.trunc() {0}.round() torch.frac({0})
+torch.sgn({0})
+"""
+_ROUNDING_UNARY = """
+torch.exp({0}) torch.tanh({0}) torch.sigmoid({0}) F.gelu({0}) F.silu({0}) torch.sqrt({0}) torch.rsqrt({0})
+torch.log({0}) torch.log1p({0}) torch.expm1({0}) torch.sin({0}) torch.cos({0}) torch.erf({0}) torch.square({0})
+torch.reciprocal({0}) F.softplus({0}) F.hardswish({0}) F.hardsigmoid({0}) F.elu({0}) F.leaky_relu({0},0.1)
+F.mish({0}) F.logsigmoid({0}) torch.exp2({0}) torch.log2({0}) torch.atan({0}) torch.sinh({0})
+F.gelu({0},approximate='tanh') F.hardtanh({0}) F.relu6({0}) torch.tan({0}) torch.asinh({0}) torch.erfc({0})
+torch.cosh({0}) torch.log10({0}) torch.selu({0}) F.softsign({0}) F.tanhshrink({0}) torch.acos({0}) torch.atanh({0})
+torch.sinc({0}) torch.logit({0},0.1) torch.deg2rad({0})
+"""
+_CLASSIFYING = "torch.isnan({0}) torch.isinf({0}) torch.isfinite({0}) torch.signbit({0}) torch.logical_not({0})"
+
+EXACT_UNARY, ROUNDING_UNARY, CLASSIFYING = _EXACT_UNARY.split(), _ROUNDING_UNARY.split(), _CLASSIFYING.split()
+INTEGER_UNARY = ["-{0}", "{0}.abs()", "~{0}", "torch.sign({0})", "torch.relu({0})", "{0}.square()"]
 ROUNDING_BINARY = [
     *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} + {1}", "{0} * {1}", "{0} / {1}"),
-    *("torch.atan2({0}, {1})", "torch.remainder({0}, {1})", "torch.fmod({0}, {1})", "torch.hypot({0}, {1})"),
+    *("torch.atan2({0}, {1})", "torch.hypot({0}, {1})", "torch.logaddexp2({0}, {1})"),
     *("torch.lerp({0}, {1}, 0.3)", "torch.logaddexp({0}, {1})", "torch.xlogy({0}, {1})"),
     *("torch.add({0}, {1}, alpha=2)", "torch.sub({0}, {1}, alpha=0.5)", "torch.rsub({0}, {1})"),
 ]
 EXACT_BINARY = [
     *("torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "torch.fmax({0}, {1})", "torch.fmin({0}, {1})"),
-    *("torch.copysign({0}, {1})", "torch.heaviside({0}, {1})"),
+    *("torch.copysign({0}, {1})", "torch.heaviside({0}, {1})", "torch.remainder({0}, {1})", "torch.fmod({0}, {1})"),
     *("torch.div({0}, {1}, rounding_mode='floor')", "torch.div({0}, {1}, rounding_mode='trunc')", "{0} // {1}"),
 ]
 INTEGER_BINARY = [
@@ -91,8 +96,10 @@ def with_scalar(draw: Draw) -> Step:
     operand = draw.value()
     dtype = draw[operand].dtype
     number = draw.number(dtype)
+    if dtype.is_floating_point and draw.chance(0.1):
+        return Step(draw.among(["{0} % N", "{0} // N"]).replace("N", number), (operand,))
     if dtype.is_floating_point:
-        code = draw.among(["{0} + N", "{0} * N", "N - {0}", "{0} / N", "N / {0}", "torch.pow({0}, P)", "{0} % N"])
+        code = draw.among(["{0} + N", "{0} * N", "N - {0}", "{0} / N", "N / {0}", "torch.pow({0}, P)"])
         power = draw.among(["2", "3", "0.5", "-1", "0", "1", "2.0", "-2"])
         return Step(code.replace("N", number).replace("P", power), (operand,), rounds=True)
     if dtype is torch.bool:

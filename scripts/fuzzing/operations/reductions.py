@@ -7,8 +7,8 @@ from scripts.fuzzing.draw import Draw, NoOperand
 from scripts.fuzzing.operations.pointwise import is_bool
 from scripts.fuzzing.operations.registry import proposes
 
-FLOATING = "sum mean amax amin prod logsumexp var std".split()
-WHOLE = "sum amax amin prod any all count_nonzero".split()
+FLOATING = ["sum", "mean", "amax", "amin", "prod", "logsumexp", "var", "std"]
+WHOLE = ["sum", "amax", "amin", "prod", "any", "all", "count_nonzero"]
 ROUNDING = {"sum", "mean", "prod", "logsumexp", "var", "std"}
 
 
