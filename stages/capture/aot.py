@@ -92,7 +92,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     """Trace `module` with AOTAutograd and compile its graphs.
 
     Called inside Dynamo's compilation, or outside of it within `static_tracing()`. Every example input is a tensor.
-    Raises `NotStatic`, and what tracing or `compile_graph` raises.
+    Raises `LeftToEager`, and what tracing or `compile_graph` raises.
     """
     known = arguments_of(module, example_inputs)
     found: dict[str, Any] = {"metadata": None, "training": False}
@@ -104,6 +104,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
             if forward:
                 found["metadata"] = TracingContext.get().fw_metadata
                 found["training"] = training
+                _refuse_overlapping_writes(found["metadata"], known, example_inputs)
             with _real_tensors():
                 graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
                 return _boxed(compile_graph(graph))
@@ -127,7 +128,11 @@ def in_eager(module: fx.GraphModule) -> AotResult:
     return AotResult(module.forward, None, False)
 
 
-class NotStatic(Exception):
+class LeftToEager(Exception):
+    """A graph that eager alone runs right: it is run as Dynamo captured it. The message is what it has, as a noun."""
+
+
+class NotStatic(LeftToEager):
     """A size or number of the graph is known only when it runs; `origin` is where it comes from."""
 
     def __init__(self, origin: Origin) -> None:
@@ -142,6 +147,21 @@ def _named_if_not_static() -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise NotStatic(origin_of_trace(str(error))) from error
+
+
+def _refuse_overlapping_writes(metadata: Any, arguments: Sequence[Argument], example_inputs: Sequence[Any]) -> None:
+    """Raise `LeftToEager` where the graph writes to an input of which several elements are one place in memory.
+
+    Some operators of eager allow that (`masked_fill_` on an expanded tensor); AOTAutograd computes the new value and
+    copies it into the input, which torch refuses.
+    """
+    held = len(arguments) - len(example_inputs)
+    for position, info in enumerate(getattr(metadata, "input_info", ())):
+        tensor = example_inputs[position - held] if held <= position < len(arguments) else None
+        if not (info.mutates_data and isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided):
+            continue
+        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory (a stride of 0)")
 
 
 @contextlib.contextmanager

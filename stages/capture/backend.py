@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from stages.capture.aot import CompileGraph, NotStatic
+from stages.capture.aot import CompileGraph, LeftToEager
 from stages.capture.config import CaptureConfig
 from stages.capture.sizes import BySizes, compile_any, warn_of_eager
 
@@ -30,7 +30,7 @@ def make_backend(
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             compiled = compile_any(module, example_inputs, compile_graph, kept)
-        except NotStatic as error:
+        except LeftToEager as error:
             warn_of_eager(error)
             return module.forward
         return compiled if isinstance(compiled, BySizes) else compiled.call

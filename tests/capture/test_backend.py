@@ -146,6 +146,23 @@ def test_a_size_that_depends_on_data_runs_in_eager_with_a_warning():
 
 
 @torch.no_grad()
+def test_a_write_to_an_input_of_shared_elements_runs_in_eager_with_a_warning():
+    """Eager's masked_fill_ takes an expanded tensor; torch refuses the copy by which AOTAutograd writes to an input."""
+
+    def model(value):
+        return value.masked_fill_(value > 1, 0.5)
+
+    compiler = Compiler()
+    call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
+    ours, expected = torch.tensor([2.0]).expand(3), torch.tensor([2.0]).expand(3)
+    with pytest.warns(UserWarning, match="a write to 'value', whose elements share memory"):
+        assert call(ours) is ours
+    model(expected)
+    torch.testing.assert_close(ours, expected)
+    assert not compiler.graphs
+
+
+@torch.no_grad()
 def test_weights_that_the_compiler_computes_with_are_real():
     model = nn.Linear(4, 4)
 
