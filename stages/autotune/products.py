@@ -85,6 +85,8 @@ def fits(product: Matmul, schedule: Schedule, gpu: GpuFacts) -> bool:
     """Whether the schedule makes sense: it runs, no tile is mostly outside, and parts are worth sharing out."""
     tile = schedule.tile_m * schedule.tile_n
     each = tile // (32 * schedule.num_warps)
+    if schedule.prefetch and not product.second_in_lines:
+        return False
     if shared_bytes(product, schedule) > gpu.shared or not 8 <= each <= 128:
         return False
     for size, extent in ((schedule.tile_m, product.m), (schedule.tile_n, product.n), (schedule.tile_k, product.k)):

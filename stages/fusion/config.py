@@ -8,6 +8,9 @@ from stages.ir.errors import choose, require
 
 KINDS = ("pointwise", "reduction", "creation")
 RELATIONS = ("same", "broadcast", "part", "row")
+TEMPLATE_OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
+TEMPLATE_DEVICES = ("cuda", "cpu")
+TEMPLATE_KINDS = ("pointwise",)
 LIBRARY_EPILOGUES = ("linear_unary", "linear_add", "convolution_unary", "convolution_add", "convolution_add_relu")
 
 
@@ -62,6 +65,35 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Template:
+    """Which operations of torch's library may become a kernel with what surrounds them, where that measures faster.
+
+    name        what `explain` calls it
+    operators   the operations, as ATen names them
+    devices     types of device where it is tried
+    producers   kinds of groups that make an operand for it alone and may be computed in its loads
+    consumers   kinds of groups that read its result and may be computed before it is stored
+    """
+
+    name: str
+    operators: list[str]
+    devices: list[str] = field(default_factory=lambda: ["cuda"])
+    producers: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        key = f"fusion.templates[{self.name}]"
+        require(bool(self.name), "fusion.templates", "a template has no name", "Give it one: explain prints it.")
+        require(bool(self.operators), f"{key}.operators", "is empty", f"Name some of {', '.join(TEMPLATE_OPERATORS)}.")
+        for operator in self.operators:
+            choose(f"{key}.operators", operator, TEMPLATE_OPERATORS)
+        for device in self.devices:
+            choose(f"{key}.devices", device, TEMPLATE_DEVICES)
+        for kind in (*self.producers, *self.consumers):
+            choose(key, kind, TEMPLATE_KINDS)
+
+
+@dataclass(frozen=True)
 class FusionConfig:
     """What is fused.
 
@@ -71,6 +103,8 @@ class FusionConfig:
     max_inputs                buffers that one kernel reads at most
     emulate_precision_casts   round to the half type between fused operations, as unfused ones do
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name
+    templates                 operations of the library that may be kernels; each is measured, so only under an autotune
+                              that times something, and the first that names an operation counts
     """
 
     rules: list[Rule] = field(default_factory=list)
@@ -78,6 +112,7 @@ class FusionConfig:
     max_inputs: int = 24
     emulate_precision_casts: bool = False
     library_epilogues: list[str] = field(default_factory=list)
+    templates: list[Template] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         mend = "Set it to 1 or more; fusion=none is one kernel an operation."
@@ -85,6 +120,6 @@ class FusionConfig:
         require(self.max_inputs >= 1, "fusion.max_inputs", f"must be 1 or more, not {self.max_inputs}", mend)
         for name in self.library_epilogues:
             choose("fusion.library_epilogues", name, LIBRARY_EPILOGUES)
-        names = [rule.name for rule in self.rules]
+        names = [*(rule.name for rule in self.rules), *(template.name for template in self.templates)]
         twice = sorted({name for name in names if names.count(name) > 1})
         require(not twice, "fusion.rules", f"two rules are named {', '.join(twice)}", "Rename one.")

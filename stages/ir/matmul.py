@@ -22,7 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stages.ir.dtype import DType
-from stages.ir.expr import Axis, Cast, Expr, Op, Reduce, free_axes
+from stages.ir.expr import Axis, Cast, Expr, Load, Op, Reduce, free_axes, walk
+from stages.ir.index import coefficient
 from stages.ir.kernel import Kernel, product
 
 
@@ -63,6 +64,14 @@ class Matmul:
         """Matrices of the batch."""
         return product(self.batch)
 
+    @property
+    def second_in_lines(self) -> bool:
+        """Whether the second operand is a plain load whose elements lie side by side along the sum or the columns."""
+        load = self.second
+        if not isinstance(load, Load) or load.mask is not None or any(isinstance(n, Load) for n in walk(load.index)):
+            return False
+        return 1 in (coefficient(load.index, self.inner[-1]), coefficient(load.index, self.columns[-1]))
+
 
 def matmul_of(kernel: Kernel) -> Matmul | None:
     """The matrix product that `kernel` is; None where it is none."""
@@ -93,15 +102,25 @@ def _match(kernel: Kernel) -> Matmul | str:
         return "an operand does not run along the sum"
     if set(kernel.parallel) - one - two:
         return "an axis enters neither operand"
-    batch = tuple(axis for axis in kernel.parallel if axis in one and axis in two)
-    alone = [axis for axis in kernel.parallel if axis not in batch]
-    # The columns are those of the operand that holds the last axis: the one along which results lie in memory.
+    ordered = _by_stride(kernel)
+    batch = tuple(axis for axis in ordered if axis in one and axis in two)
+    alone = [axis for axis in ordered if axis not in batch]
+    # The columns are those of the operand that holds the last axis: the one along which results lie side by side.
     first, second = body.args if alone and alone[-1] in two else body.args[::-1]
     columns = tuple(axis for axis in alone if axis in free_axes(second))
     rows = tuple(axis for axis in alone if axis not in columns)
     if not rows or not columns:
         return "it has no rows or no columns: it is a product with a vector"
     return Matmul(reduction, *_operands(first, second), batch, rows, columns, kernel.inner)
+
+
+def _by_stride(kernel: Kernel) -> tuple[Axis, ...]:
+    """The parallel axes in the order in which the results lie in memory, outermost first."""
+    steps = {axis: coefficient(kernel.stores[0].index, axis) for axis in kernel.parallel}
+    known = {axis: abs(step) for axis, step in steps.items() if step is not None}
+    if len(known) != len(steps):
+        return kernel.parallel
+    return tuple(sorted(kernel.parallel, key=lambda axis: -known[axis]))
 
 
 def _operands(first: Expr, second: Expr) -> tuple[Expr, Expr]:

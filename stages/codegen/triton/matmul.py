@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stages.codegen.triton import indices
 from stages.codegen.triton.body import INDENT, Body
 from stages.codegen.triton.tiling import LARGEST_BLOCK, LARGEST_GRID, NOWHERE, Dims, Tiling, split_lines
 from stages.ir.dtype import DType
@@ -189,7 +188,8 @@ class _Printer:
         dot = f"libm.dot({a}, {b}, total)"
         if product.first.dtype is DType.FLOAT32:
             dot = f'tl.dot({a}, {b}, total, input_precision="ieee")'
-        loop = f"for start in tl.range(0, {min(self.chunk, product.k)}, {schedule.tile_k}, num_stages={schedule.num_stages}):"
+        terms = min(self.chunk, product.k)
+        loop = f"for start in tl.range(0, {terms}, {schedule.tile_k}, num_stages={schedule.num_stages}):"
         return [
             *hoisted,
             f"total = tl.zeros([{schedule.tile_m}, {schedule.tile_n}], tl.float32)",
@@ -262,7 +262,7 @@ class _Printer:
         Only an operand that is a plain load with unit stride along one side has lines to speak of.
         """
         load = self.product.second
-        if not prefetches(self.product):
+        if not self.product.second_in_lines:
             raise IRError(f"kernel '{self.kernel.name}': {self.schedule.text()}: its second operand has no whole lines")
         assert isinstance(load, Load)
         schedule, product = self.schedule, self.product
@@ -290,14 +290,6 @@ class _Printer:
         )
         pointer = body.pointer(load.buffer.name, load.index, WHOLE)
         return [*lines, *body.lines, f"device.prefetch({pointer}, {' & '.join(conditions)})"]
-
-
-def prefetches(product: Matmul) -> bool:
-    """Whether the second operand can be prefetched: a plain load, with elements that lie side by side along one side."""
-    load = product.second
-    if not isinstance(load, Load) or load.mask is not None or indices.atoms(load.index):
-        return False
-    return 1 in (coefficient(load.index, product.inner[-1]), coefficient(load.index, product.columns[-1]))
 
 
 # The step before has ended and what it wrote is there; the step after may take free processors from here on.

@@ -12,10 +12,10 @@ Goes out, for example:
 
 All sizes are literals, so a launch passes addresses alone. A kernel that checks indices takes one more address,
 `error`, an int32 that it sets to 1 where an index was out of range; after it come those of `SCRATCH`, memory that a
-launch leaves as it found it. Matrix products are written by `matmul`. The same source runs on a device and under Triton's
-interpreter (see `libm`). Multiplications and additions are not contracted to fused multiply-adds (`OPTIONS`): a fused
-kernel then rounds as the chain of eager kernels does, `x * x - y * y` is 0 where x is y, and these kernels wait for
-memory, not for arithmetic.
+launch leaves as it found it. Matrix products are written by `matmul`. The same source runs on a device and under
+Triton's interpreter (see `libm`). Multiplications and additions are not contracted to fused multiply-adds (`OPTIONS`):
+a fused kernel then rounds as the chain of eager kernels does, `x * x - y * y` is 0 where x is y, and these kernels wait
+for memory, not for arithmetic.
 """
 
 from __future__ import annotations
