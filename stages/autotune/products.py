@@ -68,7 +68,7 @@ def candidates(kernel: Kernel, product: Matmul, space: Space, gpu: GpuFacts) -> 
     found: dict[Schedule, None] = {}
     for values in itertools.product(*(space[name] for name in names)):
         chosen = dict(zip(names, map(int, values)))
-        prefetch = gpu.pdl and bool(chosen.pop("prefetch", 0))
+        prefetch = bool(chosen.pop("prefetch", 0)) and gpu.pdl
         schedule = Schedule(**chosen, launch_pdl=gpu.pdl, prefetch=prefetch)  # type: ignore[arg-type]
         if fits(product, schedule, gpu):
             found[schedule] = None

@@ -9,6 +9,7 @@ from stages.ir.errors import choose, require
 KINDS = ("pointwise", "reduction", "creation")
 RELATIONS = ("same", "broadcast", "part", "row")
 TEMPLATE_OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
+TEMPLATE_TYPES = ("bfloat16", "float16", "float32")
 TEMPLATE_DEVICES = ("cuda", "cpu")
 TEMPLATE_KINDS = ("pointwise",)
 LIBRARY_EPILOGUES = ("linear_unary", "linear_add", "convolution_unary", "convolution_add", "convolution_add_relu")
@@ -70,6 +71,8 @@ class Template:
 
     name        what `explain` calls it
     operators   the operations, as ATen names them
+    types       element types of the operands for which it is tried. Tensor cores take the half types; a product of
+                float32 in full precision compiles for long, and is hardly ever faster than the library's
     devices     types of device where it is tried
     producers   kinds of groups that make an operand for it alone and may be computed in its loads
     consumers   kinds of groups that read its result and may be computed before it is stored
@@ -77,6 +80,7 @@ class Template:
 
     name: str
     operators: list[str]
+    types: list[str] = field(default_factory=lambda: ["bfloat16", "float16"])
     devices: list[str] = field(default_factory=lambda: ["cuda"])
     producers: list[str] = field(default_factory=list)
     consumers: list[str] = field(default_factory=list)
@@ -87,6 +91,8 @@ class Template:
         require(bool(self.operators), f"{key}.operators", "is empty", f"Name some of {', '.join(TEMPLATE_OPERATORS)}.")
         for operator in self.operators:
             choose(f"{key}.operators", operator, TEMPLATE_OPERATORS)
+        for dtype in self.types:
+            choose(f"{key}.types", dtype, TEMPLATE_TYPES)
         for device in self.devices:
             choose(f"{key}.devices", device, TEMPLATE_DEVICES)
         for kind in (*self.producers, *self.consumers):

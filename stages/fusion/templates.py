@@ -17,7 +17,8 @@ from stages.fusion.kernels import Built, Refusal
 from stages.fusion.legality import within_limits
 from stages.fusion.partition import Partition
 from stages.ir.contest import Contest, Judge, Verdict
-from stages.ir.matmul import why_no_matmul
+from stages.ir.kernel import Kernel
+from stages.ir.matmul import matmul_of, why_no_matmul
 from stages.ir.program import Decision
 
 MakeContest = Callable[[tuple[int, ...], Built], Contest]
@@ -50,9 +51,8 @@ class _Choosing:
             if unit.is_kernel or template is None:
                 continue
             built = partition.build([unit.index], sorted(unit.values))
-            reason = built.reason if isinstance(built, Refusal) else why_no_matmul(built.kernel)
-            if reason or isinstance(built, Refusal):
-                self.refuse(unit.index, reason)
+            if isinstance(built, Refusal) or (reason := unfit(built.kernel, template)):
+                self.refuse(unit.index, built.reason if isinstance(built, Refusal) else reason)
             else:
                 self.templates[unit.index], self.left[unit.index] = template, unit.reason
                 partition.admit(unit.index, built)
@@ -167,6 +167,16 @@ class _Choosing:
         apart = sum(step_traffic(step, way.contest.buffers) for step in way.contest.library)
         saved = max(0, apart - way.built.traffic) if fused else 0
         return Decision(unit.label, ", ".join(around) or "a kernel", fused, rule, reason, unit.origin, saved)
+
+
+def unfit(kernel: Kernel, template: Template) -> str:
+    """Why the kernel of an operation alone is none that `template` tries; empty if it is."""
+    product = matmul_of(kernel)
+    if product is None:
+        return f"it is no matrix product: {why_no_matmul(kernel)}"
+    if str(product.first.dtype) not in template.types:
+        return f"it multiplies {product.first.dtype}; template '{template.name}' takes {', '.join(template.types)}"
+    return ""
 
 
 def template_of(config: FusionConfig, device: str, target: object) -> Template | None:

@@ -32,7 +32,7 @@ class Judge:
 def templated(function, judge, *inputs, **changes):
     """The program of `function` with templates tried on the CPU, and checked against eager by the interpreter."""
     template = {"name": "t", "operators": ["mm", "addmm", "bmm", "baddbmm"], "devices": ["cpu"]}
-    template |= {"producers": ["pointwise"], "consumers": ["pointwise"], **changes}
+    template |= {"types": ["float32", "bfloat16"], "producers": ["pointwise"], "consumers": ["pointwise"], **changes}
     program = run(graph_of(function, *inputs), config(templates=[template], library_epilogues=[]), judge)
     compare(program, function, inputs)
     return program
@@ -159,6 +159,12 @@ def test_half_operands_are_rounded_before_they_are_multiplied():
     assert product is not None and product.first.dtype.torch is torch.bfloat16
 
 
+def test_a_type_that_the_template_does_not_name_is_left_alone():
+    program = templated(torch.mm, Judge(), *INPUTS[:2], types=["bfloat16"])
+    assert isinstance(program.steps[0], Extern)
+    assert any("it multiplies float32; template 't' takes bfloat16" in each.reason for each in program.decisions)
+
+
 def test_products_in_tf32_are_left_to_the_library():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
@@ -172,7 +178,12 @@ def test_products_in_tf32_are_left_to_the_library():
 
 @pytest.mark.parametrize(
     ("values", "key"),
-    [({"operators": ["conv"]}, "operators"), ({"devices": ["tpu"]}, "devices"), ({"consumers": ["reduction"]}, "t]")],
+    [
+        ({"operators": ["conv"]}, "operators"),
+        ({"types": ["float64"]}, "types"),
+        ({"devices": ["tpu"]}, "devices"),
+        ({"consumers": ["reduction"]}, "t]"),
+    ],
 )
 def test_bad_templates_are_named(values, key):
     with pytest.raises(ConfigError) as caught:
