@@ -22,7 +22,16 @@ from stages.ir.schedule import default_schedule as by_size
 # Programmatic dependent launch came with Hopper; every Triton that torch 2.11 and later bring has it.
 PDL_CAPABILITY = (9, 0)
 
-__all__ = ["BoundKernel", "CodegenConfig", "Compiled", "CompiledKernel", "compile_kernels", "default_schedule", "run"]
+__all__ = [
+    "BoundKernel",
+    "CodegenConfig",
+    "Compiled",
+    "CompiledKernel",
+    "check_toolchain",
+    "compile_kernels",
+    "default_schedule",
+    "run",
+]
 
 
 def run(program: Program, config: CodegenConfig) -> Compiled:
@@ -42,6 +51,14 @@ def run(program: Program, config: CodegenConfig) -> Compiled:
         seconds=time.perf_counter() - start,
         cached=all(kernel.cached for kernel in built),
     )
+
+
+def check_toolchain(device: torch.device, config: CodegenConfig) -> None:
+    """Raise `UserError` where what builds kernels for `device` is missing, before anybody has waited for anything."""
+    if device.type == "cpu":
+        from stages.codegen.cpp.compiler import find_compiler
+
+        find_compiler(config)
 
 
 def compile_kernels(
