@@ -26,6 +26,7 @@ from pipeline.progress import Progress
 from pipeline.stages import Stage, plan, service
 from stages.ir import graph as graph_level
 from stages.ir import program as program_level
+from stages.ir.contest import Judge, Verdict
 from stages.ir.graph import Graph
 from stages.ir.program import Launch, Program
 from stages.ir.schedule import Schedule
@@ -144,24 +145,50 @@ def _graph_to_graph(name: str) -> _Handover:
     return lambda run, unit, session: replace(unit, graph=run(unit.graph, getattr(session.config, name)))
 
 
+def _fuse(run: Run, unit: Unit, session: Session) -> Unit:
+    return replace(unit, program=run(unit.graph, session.config.fusion, _judge(session, unit.graph.device)))
+
+
+def _judge(session: Session, device: torch.device) -> Judge | None:
+    """Who decides between the library and a kernel: a recipe, which has a schedule for each kernel it took; else the
+    autotuner, where it times anything and there is something to decide."""
+    schedules, config = session.schedules, session.config
+    if not any(device.type in template.devices for template in config.fusion.templates):
+        return None
+    if schedules is not None:
+        return lambda contests: [
+            Verdict(schedules.get(each.template.kernel.hash), "by the recipe") for each in contests
+        ]
+    if session.stage("autotune") is None or config.autotune.trials == 1 or not config.autotune.products:
+        return None
+    return partial(
+        service("judge"),
+        config=config.autotune,
+        build=_builder(session, device),
+        database=_database(session, device),
+        default=service("default_schedule"),
+        device=device,
+    )
+
+
+def _builder(session: Session, device: torch.device) -> Run:
+    """Codegen's service to the autotuner."""
+    return lambda work: service("build_kernels")(work, device, session.config.codegen)
+
+
 def _tune(run: Run, unit: Unit, session: Session) -> Unit:
     assert unit.program is not None
     if session.schedules is not None:
         return replace(unit, program=with_schedules(unit.program, session.schedules))
     config, device = session.config, unit.program.device
-
-    def build(work: Sequence[Any]) -> Sequence[Any]:
-        built: Sequence[Any] = service("build_kernels")(work, device, config.codegen)
-        return built
-
-    database = _database(session, device)
+    build, database = _builder(session, device), _database(session, device)
     return replace(unit, program=run(unit.program, config.autotune, build, database, service("default_schedule")))
 
 
 _HANDOVER: dict[str, _Handover] = {
     "rewrite": _graph_to_graph("rewrite"),
     "precision": _graph_to_graph("precision"),
-    "fusion": lambda run, unit, session: replace(unit, program=run(unit.graph, session.config.fusion)),
+    "fusion": _fuse,
     "buffers": lambda run, unit, session: replace(unit, program=run(unit.program, session.config.buffers)),
     "autotune": _tune,
     "codegen": lambda run, unit, session: replace(unit, compiled=run(unit.program, session.config.codegen)),

@@ -63,6 +63,7 @@ SERVICES: dict[str, str] = {
     "default_schedule": "stages.codegen:default_schedule",
     "capture_context": "stages.precision:capture_context",
     "products": "stages.precision:products",
+    "judge": "stages.autotune.judge:judge",
     "tuning_database": "stages.autotune.database:Database",
     "tuning_path": "stages.autotune.database:default_path",
     "arena_picture": "stages.buffers.picture:picture",

@@ -1,7 +1,8 @@
 """Kernel to Schedule: for each kernel of a program the fastest schedule of the declared space that was found.
 
-Comes in: a program whose launches have no schedule, a service that builds kernels, a database of timings. Goes out: the
-program with a schedule in every launch. A kernel whose candidates were all timed before is not timed again.
+Comes in: a program, a service that builds kernels, a database of timings. Goes out: the program with a schedule in
+every launch; one that has a schedule already (`judge` chose it) keeps it. A kernel whose candidates were all timed
+before is not timed again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
     default   the schedule of a kernel that was not tuned, as codegen has it
     """
     device = program.device
-    defaults = {launch.kernel.hash: default(launch.kernel, device) for launch in program.launches}
-    kernels = {launch.kernel.hash: launch.kernel for launch in program.launches}
+    untuned = [launch for launch in program.launches if launch.schedule is None]
+    defaults = {launch.kernel.hash: default(launch.kernel, device) for launch in untuned}
+    kernels = {launch.kernel.hash: launch.kernel for launch in untuned}
     begin, timed, known = time.perf_counter(), 0, 0
     chosen: dict[str, Schedule] = {}
     missing: dict[str, list[Schedule]] = {}
@@ -48,9 +50,9 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
     for digest, timings in fresh.items():
         timed += len(timings)
         database.record(digest, timings)
-    for digest, untuned in defaults.items():
+    for digest, plain in defaults.items():
         every = database.lookup(digest) if digest in missing else {}
-        chosen[digest] = best(every, untuned, config.margin)
+        chosen[digest] = best(every, plain, config.margin)
     notes = program.notes
     if missing:
         seconds = time.perf_counter() - begin
@@ -63,9 +65,10 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
 
 
 def with_schedules(program: Program, chosen: dict[str, Schedule]) -> tuple[Any, ...]:
-    """The steps of `program`, each launch with the schedule of its kernel's hash."""
+    """The steps of `program`, each launch that has no schedule with that of its kernel's hash."""
     return tuple(
-        replace(step, schedule=chosen[step.kernel.hash]) if isinstance(step, Launch) else step for step in program.steps
+        replace(step, schedule=chosen[step.kernel.hash]) if isinstance(step, Launch) and step.schedule is None else step
+        for step in program.steps
     )
 
 

@@ -18,6 +18,8 @@ from stages.ir.schedule import Schedule
 # Largest number of elements a Triton program may hold at once, and the largest worth giving to one thread.
 LARGEST_BLOCK = 1 << 16
 ELEMENTS_PER_THREAD = 32
+# Fields that are true or false; the default has `launch_pdl` where the device does.
+FLAGS = ("persistent", "launch_pdl")
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ def candidates(
     names = list(space)
     found: dict[Schedule, None] = {}
     for values in itertools.product(*(space[name] for name in names)):
-        chosen = {name: bool(value) if name == "persistent" else int(value) for name, value in zip(names, values)}
+        chosen = {name: bool(value) if name in FLAGS else int(value) for name, value in zip(names, values)}
         schedule = plain(kernel, replace(default, **chosen), device)  # type: ignore[arg-type]
-        if fits(kernel, schedule, device):
+        if fits(kernel, schedule, device) and not (schedule.launch_pdl and not default.launch_pdl):
             found[schedule] = None
     found.pop(default, None)
     return [default, *sorted(found, key=lambda schedule: estimate(kernel, schedule, device, facts))]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from stages.ir.dtype import DType
 from stages.ir.kernel import Kernel
 
 
@@ -23,18 +22,19 @@ class Timing:
 
 
 def sample_buffers(kernel: Kernel, device: torch.device) -> list[torch.Tensor]:
-    """One tensor for each of `kernel.buffers`: normal noise, or zeros for whole numbers, which may be indices."""
+    """One tensor for each of `kernel.buffers`, as `sample` makes them."""
     generator = torch.Generator(device=device).manual_seed(0)
-    tensors = []
-    for buffer in kernel.buffers:
-        if buffer.dtype.is_float:
-            noise = torch.randn(buffer.size, generator=generator, device=device, dtype=torch.float32)
-            tensors.append(noise.to(buffer.dtype.torch))
-        elif buffer.dtype is DType.BOOL:
-            tensors.append(torch.rand(buffer.size, generator=generator, device=device) < 0.5)
-        else:
-            tensors.append(torch.zeros(buffer.size, device=device, dtype=buffer.dtype.torch))
-    return tensors
+    return [sample(buffer.dtype.torch, buffer.size, generator) for buffer in kernel.buffers]
+
+
+def sample(dtype: torch.dtype, size: int, generator: torch.Generator) -> torch.Tensor:
+    """`size` elements on the generator's device: normal noise, or zeros for whole numbers, which may be indices."""
+    device = generator.device
+    if dtype.is_floating_point:
+        return torch.randn(size, generator=generator, device=device, dtype=torch.float32).to(dtype)
+    if dtype is torch.bool:
+        return torch.rand(size, generator=generator, device=device) < 0.5
+    return torch.zeros(size, device=device, dtype=dtype)
 
 
 def time_in_turn(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -17,6 +18,9 @@ from stages.ir.kernel import Kernel, verify
 from stages.ir.program import Program
 from stages.ir.schedule import Schedule
 from stages.ir.schedule import default_schedule as by_size
+
+# Programmatic dependent launch came with Hopper; every Triton that torch 2.11 and later bring has it.
+PDL_CAPABILITY = (9, 0)
 
 __all__ = [
     "BoundKernel",
@@ -83,4 +87,5 @@ def default_schedule(kernel: Kernel, device: torch.device) -> Schedule:
         from stages.codegen.cpp import default
 
         return default(kernel)
-    return by_size(kernel.rows, kernel.row_size, device.type)
+    schedule = by_size(kernel.rows, kernel.row_size, device.type)
+    return replace(schedule, launch_pdl=torch.cuda.get_device_capability(device) >= PDL_CAPABILITY)

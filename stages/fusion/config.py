@@ -20,6 +20,10 @@ LIBRARY_EPILOGUES = (
     "cublaslt_gelu_tanh",
     "cublaslt_gelu",
 )
+TEMPLATE_OPERATORS = ("mm", "addmm", "bmm", "baddbmm")
+TEMPLATE_TYPES = ("bfloat16", "float16", "float32")
+TEMPLATE_DEVICES = ("cuda", "cpu")
+TEMPLATE_KINDS = ("pointwise",)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,40 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Template:
+    """Which operations of torch's library may become a kernel with what surrounds them, where that measures faster.
+
+    name        what `explain` calls it
+    operators   the operations, as ATen names them
+    types       element types of the operands for which it is tried. Tensor cores take the half types; a product of
+                float32 in full precision compiles for long, and is hardly ever faster than the library's
+    devices     types of device where it is tried
+    producers   kinds of groups that make an operand for it alone and may be computed in its loads
+    consumers   kinds of groups that read its result and may be computed before it is stored
+    """
+
+    name: str
+    operators: list[str]
+    types: list[str] = field(default_factory=lambda: ["bfloat16", "float16"])
+    devices: list[str] = field(default_factory=lambda: ["cuda"])
+    producers: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        key = f"fusion.templates[{self.name}]"
+        require(bool(self.name), "fusion.templates", "a template has no name", "Give it one: explain prints it.")
+        require(bool(self.operators), f"{key}.operators", "is empty", f"Name some of {', '.join(TEMPLATE_OPERATORS)}.")
+        for operator in self.operators:
+            choose(f"{key}.operators", operator, TEMPLATE_OPERATORS)
+        for dtype in self.types:
+            choose(f"{key}.types", dtype, TEMPLATE_TYPES)
+        for device in self.devices:
+            choose(f"{key}.devices", device, TEMPLATE_DEVICES)
+        for kind in (*self.producers, *self.consumers):
+            choose(key, kind, TEMPLATE_KINDS)
+
+
+@dataclass(frozen=True)
 class FusionConfig:
     """What is fused.
 
@@ -86,6 +124,8 @@ class FusionConfig:
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name:
                               linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu
                               computes the tanh form where the model has the exact one
+    templates                 operations of the library that may be kernels; each is measured, so only under an autotune
+                              that times something, and the first that names an operation counts
     """
 
     rules: list[Rule] = field(default_factory=list)
@@ -94,6 +134,7 @@ class FusionConfig:
     max_expressions: int = 1000
     emulate_precision_casts: bool = False
     library_epilogues: list[str] = field(default_factory=list)
+    templates: list[Template] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         mend = "Set it to 1 or more; fusion=none is one kernel an operation."
@@ -103,6 +144,6 @@ class FusionConfig:
         require(self.max_expressions >= 1, "fusion.max_expressions", too_few, mend)
         for name in self.library_epilogues:
             choose("fusion.library_epilogues", name, LIBRARY_EPILOGUES)
-        names = [rule.name for rule in self.rules]
+        names = [*(rule.name for rule in self.rules), *(template.name for template in self.templates)]
         twice = sorted({name for name in names if names.count(name) > 1})
         require(not twice, "fusion.rules", f"two rules are named {', '.join(twice)}", "Rename one.")

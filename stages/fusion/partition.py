@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from torch import fx
 
@@ -16,14 +17,19 @@ from stages.fusion.config import FusionConfig
 from stages.fusion.kernels import Built, Kernels, Refusal
 from stages.fusion.lowering import Kind
 from stages.fusion.units import Unit, Units
+from stages.ir.schedule import Schedule
 
 
 @dataclass(frozen=True)
 class Group:
-    """What becomes one kernel: its units, and the kernel. A unit may run in several groups; `built` is over all."""
+    """What becomes one kernel: its units, and the kernel. A unit may run in several groups; `built` is over all.
+
+    schedule   of a kernel that a measurement chose (`templates`); else None
+    """
 
     units: frozenset[int]
     built: Built
+    schedule: Schedule | None = None
 
 
 class Partition:
@@ -92,10 +98,12 @@ class Partition:
 
     # ---- merging ----
 
-    def between(self, first: int, second: int) -> Unit | None:
-        """A unit that runs after one of the two groups and before the other; None if there is none."""
-        outside = ~(self.mask[first] | self.mask[second])
-        for start, end in ((first, second), (second, first)):
+    def between(self, *keys: int) -> Unit | None:
+        """A unit outside groups `keys` that runs after one of them and before another; None if there is none."""
+        outside = ~0
+        for key in keys:
+            outside &= ~self.mask[key]
+        for start, end in permutations(keys, 2):
             if found := self._successors(start) & self.before[end] & outside:
                 return self.units[(found & -found).bit_length() - 1]
         return None
@@ -129,6 +137,18 @@ class Partition:
             if self.home[index] == gone:
                 self.home[index] = key
         return key
+
+    # ---- operations of the library that may be kernels ----
+
+    def admit(self, index: int, built: Built) -> None:
+        """Make a group of unit `index`, which torch ran until now."""
+        self.groups[index] = Group(frozenset([index]), built)
+        self.units.units[index] = replace(self.units[index], kind=Kind.REDUCTION)
+
+    def dismiss(self, index: int, reason: str) -> None:
+        """Leave unit `index`, a group of its own, to torch after all."""
+        del self.groups[index]
+        self.units.units[index] = replace(self.units[index], kind=Kind.EXTERN, reason=reason)
 
     # ---- computing again ----
 

@@ -6,7 +6,7 @@ anyway; intermediates are "arena", or "extern" likewise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,13 @@ import torch
 from torch import fx
 
 from stages.fusion.externs import extern_of, out_variant, result_nodes, shares_storage
+from stages.fusion.kernels import Built
 from stages.fusion.lowering.storage import extent, tensor_of
 from stages.fusion.memory import is_opaque
 from stages.fusion.order import Task, order
 from stages.fusion.partition import Group, Partition
 from stages.fusion.units import Unit
+from stages.ir.contest import Contest
 from stages.ir.graph import Graph, Origin, origin_of, values_of
 from stages.ir.kernel import IRError
 from stages.ir.program import BufferSpec, Extern, Launch, Program, Step, TensorRef, geometry_of, prologue_of
@@ -35,6 +37,26 @@ def assemble(graph: Graph, nodes: fx.Graph, partition: Partition, absorbed: Abso
     absorbed   for an extern with a library epilogue, the nodes of `graph` that it computes too
     """
     return _Assembly(graph, nodes, partition, absorbed).program()
+
+
+def contest(
+    graph: Graph, nodes: fx.Graph, partition: Partition, absorbed: Absorbed, parts: Sequence[int], built: Built
+) -> Contest:
+    """The groups `parts`, in the order to run them, against the one kernel `built` of them.
+
+    A part that is an operation of the library by itself is run as that.
+    """
+    assembly = _Assembly(graph, nodes, partition, absorbed)
+    kinds = {entry.name: entry.kind for entry in graph.inputs}
+    jobs = [partition.groups[key] for key in parts]
+    made = {value for job in jobs for value in job.built.outputs}
+    for value in dict.fromkeys(value for job in jobs for value in job.built.inputs):
+        if value not in made:
+            assembly.add_buffer(value, kinds.get(value.name, "arena"))
+    alone = {key: partition.units[key] for key in parts if partition.units[key].reason}
+    steps = [assembly.extern(alone[key]) if key in alone else assembly.launch(partition.groups[key]) for key in parts]
+    launch = Launch(built.kernel, tuple(assembly.names[value] for value in built.values))
+    return Contest(tuple(steps), launch, assembly.buffers)
 
 
 class _Assembly:
@@ -101,7 +123,7 @@ class _Assembly:
         kernel = replace(group.built.kernel, name=name)
         buffers = tuple(self.names[value] for value in group.built.values)
         label = ", ".join(unit.label for unit in units)
-        return Launch(kernel, buffers, None, origins_of(unit.node for unit in units), label)
+        return Launch(kernel, buffers, group.schedule, origins_of(unit.node for unit in units), label)
 
     def extern(self, unit: Unit) -> Extern:
         node, returned = unit.node, self.partition.units.returned

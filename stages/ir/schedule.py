@@ -23,6 +23,15 @@ class Schedule:
                    otherwise each loop computes again what it needs
     num_warps      Triton: warps a program
     num_stages     Triton: software pipelining depth of loops
+    tile_m         Triton, matrix products (`ir.matmul`): rows of the result that a program computes
+    tile_n         the same: columns
+    tile_k         the same: terms of the sums that are multiplied at once
+    split_k        the same: programs that share the sums of one tile, each a part of their terms
+    group          the same: rows of tiles that run side by side, so that they share columns of the second operand in L2
+    launch_pdl     Triton: the launch overlaps the end of the step before (programmatic dependent launch): the kernel
+                   starts early and waits before it reads or writes what other steps touch
+    prefetch       Triton, matrix products under `launch_pdl`: the second operand is brought into L2 before that wait.
+                   Only where no step of the program writes it
     """
 
     vector_width: int = 1
@@ -33,6 +42,13 @@ class Schedule:
     persistent: bool = True
     num_warps: int = 4
     num_stages: int = 1
+    tile_m: int = 0
+    tile_n: int = 0
+    tile_k: int = 0
+    split_k: int = 1
+    group: int = 1
+    launch_pdl: bool = False
+    prefetch: bool = False
 
     def text(self) -> str:
         """A form to paste back: `Schedule(tile=1024, num_warps=8)`, fields at their defaults left out."""

@@ -22,10 +22,11 @@ INDENT = "    "
 
 
 class Body:
-    """Collects the lines of one kernel's function."""
+    """Collects the lines of one kernel's function; `prefix` sets its variables apart from those of another `Body`."""
 
-    def __init__(self, kernel: Kernel, tiling: Tiling, wide: bool) -> None:
+    def __init__(self, kernel: Kernel, tiling: Tiling, wide: bool, prefix: str = "") -> None:
         self.kernel = kernel
+        self.prefix = prefix
         self.tiling = tiling
         self.index_type = "tl.int64" if wide else "tl.int32"
         self.dims = _varying(kernel, tiling)
@@ -46,10 +47,16 @@ class Body:
 
         Everything else still goes before the loop.
         """
-        self._loop, self._loop_names = list(first), {}
-        yield
+        with self.row(first) as lines:
+            yield
         self.lines.append(header)
-        self.lines.extend(INDENT + line for line in self._loop)
+        self.lines.extend(INDENT + line for line in lines)
+
+    @contextmanager
+    def row(self, first: tuple[str, ...]) -> Iterator[list[str]]:
+        """The lines of a loop as `loop` collects them, for a loop that is written elsewhere."""
+        self._loop, self._loop_names = list(first), {}
+        yield self._loop
         self._loop, self._loop_names = None, {}
 
     def statement(self, line: str, dims: Dims) -> None:
@@ -59,7 +66,7 @@ class Body:
 
     def assign(self, source: str, dims: Dims) -> str:
         """A new variable that holds `source`."""
-        name = f"v{self._count}"
+        name = f"{self.prefix}v{self._count}"
         self._count += 1
         self.statement(f"{name} = {source}", dims)
         return name
@@ -113,7 +120,7 @@ class Body:
             source = ops.literal(node.value, node.dtype)
             if node.dtype is DType.BFLOAT16:
                 source = ops.conversion(ops.literal(node.value, DType.FLOAT32), DType.FLOAT32, DType.BFLOAT16)
-            name = f"c{len(self._constants)}"
+            name = f"{self.prefix}c{len(self._constants)}"
             self.lines.append(f"{name} = {source}")
             self._constants[id(node)] = name
         return self._constants[id(node)]
@@ -180,7 +187,7 @@ class Body:
             return ops.operator(node.name, DType.INT64, left, right)
         return indices.infix(node, left, right)
 
-    def _pointer(self, buffer: str, index: Expr, dims: Dims) -> str:
+    def pointer(self, buffer: str, index: Expr, dims: Dims) -> str:
         """Source of the addresses of `buffer[index]`, one for each position along `dims`."""
         source = self.index(index)
         if self.dims[id(index)] == dims:
@@ -197,7 +204,7 @@ class Body:
             conditions.append(self._name(node.mask))
         for atom in indices.atoms(node.index):
             self._report(atom, conditions, dims)
-        arguments = [self._pointer(node.buffer.name, node.index, dims)]
+        arguments = [self.pointer(node.buffer.name, node.index, dims)]
         if conditions:
             arguments.extend([" & ".join(conditions), f"other={self._other(node)}"])
         source = f"tl.load({', '.join(arguments)})"
@@ -217,7 +224,7 @@ class Body:
             self._report(atom, conditions, dims)
         if store.buffer.dtype is DType.BOOL:
             value = f"{value}.to(tl.uint8)"
-        arguments = [self._pointer(store.buffer.name, store.index, dims), value]
+        arguments = [self.pointer(store.buffer.name, store.index, dims), value]
         if conditions:
             arguments.append(f"mask={' & '.join(conditions)}")
         if store.mode == "add":

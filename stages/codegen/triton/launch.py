@@ -26,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from stages.codegen.triton.machine_code import ALIGNMENT, compile_module
 from stages.codegen.triton.modules import cache_folder, load_module
 from stages.codegen.triton.printer import print_kernel
+from stages.ir.dtype import DType
 from stages.ir.errors import UserError
 from stages.ir.expr import Buffer
 from stages.ir.kernel import IRError, Kernel
@@ -60,6 +61,20 @@ class TritonKernel:
             # Page-locked memory of the host: a kernel can write it, and the host reads it without a wait.
             self.error = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._variants: dict[bool, Any] = {}
+        self._scratch: list[Tensor] | None = None
+
+    @property
+    def extra(self) -> list[Tensor]:
+        """What a launch is given after the kernel's own buffers: the error flag, and its scratch memory.
+
+        Launches of one kernel share the scratch memory: they run one after the other.
+        """
+        if self._scratch is None:
+            self._scratch = [
+                torch.zeros(size, dtype=DType(dtype).torch, device=self.device)
+                for dtype, size in self.module.SCRATCH.values()
+            ]
+        return [*([] if self.error is None else [self.error]), *self._scratch]
 
     def compile(self, aligned: bool = True) -> None:
         """Bring the variant for (un)aligned addresses into Triton's cache; thread-safe, and touches no device."""
@@ -122,9 +137,7 @@ class CudaBound:
     def __init__(self, kernel: TritonKernel, tensors: Sequence[Tensor]) -> None:
         self._kernel = kernel
         self._device = tensors[0].device.index or 0
-        self._addresses = [tensor.data_ptr() for tensor in tensors]
-        if kernel.error is not None:
-            self._addresses.append(kernel.error.data_ptr())
+        self._addresses = [tensor.data_ptr() for tensor in (*tensors, *kernel.extra)]
         self._stream = triton.runtime.driver.active.get_current_stream
         self._aligned: bool | None = None
         self._choose()
@@ -154,8 +167,7 @@ class InterpretedBound:
         self._arguments: list[Tensor] = []
         for position, tensor in enumerate(tensors):
             self._arguments.append(self._flat(position, tensor))
-        if kernel.error is not None:
-            self._arguments.append(kernel.error)
+        self._arguments.extend(kernel.extra)
 
     def _flat(self, position: int, tensor: Tensor) -> Tensor:
         """The storage as the kernel's signature names it: elements of the buffer's type, bool as bytes."""

@@ -1,4 +1,4 @@
-"""libdevice, on float32 and float64, and conversions, for a device; see `libm`."""
+"""libdevice, on float32 and float64, conversions, and products of half types, for a device; see `libm`."""
 
 # mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
@@ -50,3 +50,9 @@ def to_bfloat16(a: tl.tensor) -> tl.tensor:
 def to_float32(a: tl.tensor) -> tl.tensor:
     """A half type to float32, exactly."""
     return a.to(tl.float32)
+
+
+@triton.jit
+def dot(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
+    """total + a @ b of half types, with sums in float32."""
+    return tl.dot(a, b, total)

@@ -1,7 +1,8 @@
 """`libm` under Triton's interpreter, which cannot call libdevice: torch's functions, in float64, rounded once.
 
 Comes in and goes out: the interpreter's tensors, whose `handle.data` is a NumPy array. Also the two conversions of
-bfloat16, which Triton's interpreter does not round (it cuts the low bits off).
+bfloat16, which Triton's interpreter does not round (it cuts the low bits off) nor multiply (it takes the bits for whole
+numbers).
 """
 
 from __future__ import annotations
@@ -79,3 +80,9 @@ def to_float32(a: Any) -> Any:
     if a.dtype == tl.bfloat16:
         data = (data.astype(np.uint32) << 16).view(np.float32)
     return _wrap(data.astype(np.float32), tl.float32, a.type.is_block())
+
+
+def dot(a: Any, b: Any, total: Any) -> Any:
+    """total + a @ b of half types, with sums in float32."""
+    product = np.matmul(to_float32(a).handle.data, to_float32(b).handle.data)
+    return _wrap(total.handle.data + product, tl.float32, True)

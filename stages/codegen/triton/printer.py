@@ -11,10 +11,11 @@ Goes out, for example:
         ...
 
 All sizes are literals, so a launch passes addresses alone. A kernel that checks indices takes one more address,
-`error`, an int32 that it sets to 1 where an index was out of range. The same source runs on a device and under Triton's
-interpreter (see `libm`). Multiplications and additions are not contracted to fused multiply-adds (`OPTIONS`): a fused
-kernel then rounds as the chain of eager kernels does, `x * x - y * y` is 0 where x is y, and these kernels wait for
-memory, not for arithmetic.
+`error`, an int32 that it sets to 1 where an index was out of range; after it come those of `SCRATCH`, memory that a
+launch leaves as it found it. Matrix products are written by `matmul`. The same source runs on a device and under
+Triton's interpreter (see `libm`). Multiplications and additions are not contracted to fused multiply-adds (`OPTIONS`):
+a fused kernel then rounds as the chain of eager kernels does, `x * x - y * y` is 0 where x is y, and these kernels wait
+for memory, not for arithmetic.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from collections.abc import Mapping
 from stages.codegen.triton import ops
 from stages.codegen.triton.body import INDENT, Body
 from stages.codegen.triton.indices import needs_int64
-from stages.codegen.triton.tiling import Tiling, tiling_of
+from stages.codegen.triton.matmul import WAIT, Printed, print_matmul
+from stages.codegen.triton.tiling import tiling_of
 from stages.ir.dtype import DType
 from stages.ir.expr import Reduce
 from stages.ir.kernel import Kernel, Store
+from stages.ir.matmul import matmul_of
 from stages.ir.schedule import Schedule
 
 LAST_INT = {"tl.int32": (1 << 31) - 1, "tl.int64": (1 << 63) - 1}
@@ -40,6 +43,8 @@ def print_kernel(kernel: Kernel, schedule: Schedule) -> str:
     Raises `IRError` for a schedule that `kernel` cannot have, or an atomic addition that Triton has not.
     """
     wide = needs_int64(kernel)
+    if schedule.tile_m and (product := matmul_of(kernel)) is not None:
+        return _module(kernel, schedule, print_matmul(kernel, product, schedule, wide))
     tiling = tiling_of(kernel, schedule, wide)
     body = Body(kernel, tiling, wide)
     body.lines.extend(tiling.lines)
@@ -49,36 +54,41 @@ def print_kernel(kernel: Kernel, schedule: Schedule) -> str:
         _persistent(body)
     else:
         _looped(body, schedule)
-    return _module(kernel, schedule, tiling, body.lines)
+    wait = WAIT if schedule.launch_pdl else ()
+    return _module(kernel, schedule, Printed([*wait, *body.lines], tiling.programs))
 
 
-def _module(kernel: Kernel, schedule: Schedule, tiling: Tiling, lines: list[str]) -> str:
+def _module(kernel: Kernel, schedule: Schedule, printed: Printed) -> str:
     name = "kernel_" + re.sub(r"\W", "_", kernel.name)
     signature = {buffer.name: ops.SIGNATURE[buffer.dtype] for buffer in kernel.buffers}
     if kernel.checks_index:
         signature["error"] = "*i32"
+    signature |= {name: ops.SIGNATURE[DType(dtype)] for name, (dtype, _) in printed.scratch.items()}
     options = {"num_warps": schedule.num_warps, "enable_fp_fusion": False, "enable_reflect_ftz": False}
+    if schedule.launch_pdl:
+        options["launch_pdl"] = True
     head = [
         f'"""{kernel.name}, kernel {kernel.hash}, under {schedule.text()}."""',
         "",
         "import triton",
         "import triton.language as tl",
         "",
-        "from stages.codegen.triton import functions, libm",
+        "from stages.codegen.triton import device, functions, libm",
         "",
         f'ENTRY = "{name}"',
-        f"GRID = ({tiling.programs}, 1, 1)",
+        f"GRID = ({printed.programs}, 1, 1)",
         f"SIGNATURE = {_table(signature)}",
+        f"SCRATCH = {_table(printed.scratch)}",
         f"OPTIONS = {_table(options)}",
         "",
         "",
         "@triton.jit",
         f"def {name}({', '.join(signature)}):",
     ]
-    return "\n".join([*head, *(INDENT + line for line in lines)]) + "\n"
+    return "\n".join([*head, *(INDENT + line for line in printed.lines)]) + "\n"
 
 
-def _table(entries: Mapping[str, str | bool | int]) -> str:
+def _table(entries: Mapping[str, str | bool | int | tuple[str, int]]) -> str:
     """A dictionary as source, in double quotes."""
     return repr(dict(entries)).replace("'", '"')
 

@@ -2,7 +2,8 @@
 
 `LOWERINGS` maps an operator to a function from `Value`s to `Value`s; a `Value` is a tensor as a function of position,
 so composing operators inlines them. One file a family: `pointwise`, `views`, `copies`, `reductions`, `normalization`,
-`indexing`, `creation`, `casts`. `build_kernel` chooses the iteration space of a set of nodes and stores their outputs.
+`indexing`, `creation`, `casts`, `products`. `build_kernel` chooses the iteration space of a set of nodes and stores
+their outputs.
 """
 
 from stages.fusion.lowering import (  # noqa: F401  (each enters its operators into the table)
@@ -12,6 +13,7 @@ from stages.fusion.lowering import (  # noqa: F401  (each enters its operators i
     indexing,
     normalization,
     pointwise,
+    products,
     reductions,
     views,
 )

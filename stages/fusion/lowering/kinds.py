@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from stages.fusion.lowering.context import Context
-from stages.fusion.lowering.registry import CREATIONS, LOWERINGS, Kind
+from stages.fusion.lowering.registry import CREATIONS, LOWERINGS, TEMPLATES, Kind
 from stages.fusion.lowering.storage import is_view
 from stages.fusion.lowering.value import NotFusable
 from stages.ir.dtype import from_torch
@@ -37,7 +37,7 @@ def _examined(node: fx.Node) -> tuple[Kind, str]:
         return Kind.VIEW, ""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return _examined(node.args[0])
-    if not isinstance(node.target, OpOverload) or node.target not in LOWERINGS:
+    if not isinstance(node.target, OpOverload) or node.target not in LOWERINGS or node.target in TEMPLATES:
         return Kind.EXTERN, _without_lowering(node)
     if reason := _unfit(node):
         return Kind.EXTERN, reason

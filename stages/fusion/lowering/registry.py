@@ -29,6 +29,7 @@ Lowering = Callable[..., Any]
 
 LOWERINGS: dict[OpOverload, Lowering] = {}
 CREATIONS: set[OpOverload] = set()
+TEMPLATES: set[OpOverload] = set()
 
 _Function = TypeVar("_Function", bound=Lowering)
 
@@ -47,14 +48,20 @@ def overloads(names: str) -> list[OpOverload]:
     return found
 
 
-def lowers(names: str, creates: bool = False) -> Callable[[_Function], _Function]:
-    """Enter the decorated function for each overload of `names`; `creates` says that it reads no tensor."""
+def lowers(names: str, creates: bool = False, template: bool = False) -> Callable[[_Function], _Function]:
+    """Enter the decorated function for each overload of `names`.
+
+    creates    it reads no tensor
+    template   it is left to the library unless a kernel with what surrounds it measures faster (`fusion.templates`)
+    """
 
     def enter(function: _Function) -> _Function:
         for overload in overloads(names):
             register(overload, function)
             if creates:
                 CREATIONS.add(overload)
+            if template:
+                TEMPLATES.add(overload)
         return function
 
     return enter

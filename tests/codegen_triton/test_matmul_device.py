@@ -1,0 +1,82 @@
+"""Matrix products on a CUDA device: `python -m pytest -m gpu tests/codegen_triton`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stages.codegen.triton import compile_kernels
+from stages.ir.dtype import DType
+from stages.ir.kernel import Kernel
+from stages.ir.schedule import Schedule
+from tests.codegen_triton import products
+from tests.codegen_triton.checking import Options
+from tests.codegen_triton.test_matmul import KERNELS, SCHEDULES, reference
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    return Options(str(tmp_path_factory.mktemp("modules")))
+
+
+def fitting(schedule: Schedule) -> Schedule:
+    """`schedule` without overlapping launches where the device has none."""
+    hopper = torch.cuda.get_device_capability(CUDA) >= (9, 0)
+    return schedule if hopper else Schedule(**{**schedule.to_dict(), "launch_pdl": False, "prefetch": False})
+
+
+def bound(kernel: Kernel, schedule: Schedule, options: Options):
+    tensors = [tensor.to(CUDA) for tensor in products.operands(kernel)]
+    return compile_kernels([(kernel, fitting(schedule))], CUDA, options)[0].bind(tensors), tensors[-1]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_values(name, schedule, options):
+    kernel = KERNELS[name]()
+    expected = reference(kernel)
+    run, out = bound(kernel, SCHEDULES[schedule], options)
+    run()
+    unit = max(
+        {DType.FLOAT32: 2.0**-20, DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-7}[buffer.dtype]
+        for buffer in kernel.buffers
+    )
+    assert (out.cpu().double() - expected).abs().max() <= expected.abs().max() * unit
+
+
+def test_parts_of_a_sum_give_the_same_bits_every_time_in_a_graph(options):
+    """Programs finish in any order; the parts are added in theirs, and no launch finds counts of another."""
+    kernel = products.product(128, 768, 3072, transposed=(False, True), bias=True)
+    schedule = Schedule(tile_m=64, tile_n=64, tile_k=64, split_k=4, num_stages=4, launch_pdl=True, prefetch=True)
+    run, out = bound(kernel, schedule, options)
+    run()
+    first = out.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            run()
+    for _ in range(10):
+        out.fill_(99)
+        graph.replay()
+        assert torch.equal(out, first)
+
+
+def test_a_launch_waits_for_the_one_before_it_in_a_graph(options):
+    """A chain of products, each of which reads what the one before wrote: overlapping launches keep the order."""
+    kernel = products.product(64, 64, 64, DType.FLOAT16, transposed=(False, True))
+    schedule = fitting(Schedule(tile_m=16, tile_n=16, tile_k=32, num_warps=1, launch_pdl=True, prefetch=True))
+    compiled = compile_kernels([(kernel, schedule)], CUDA, options)[0]
+    shift = torch.eye(64, dtype=torch.float16, device=CUDA).roll(1, 0)
+    links = [torch.arange(4096, device=CUDA).half().remainder(251)] + [
+        torch.zeros(4096).half().to(CUDA) for _ in range(64)
+    ]
+    chain = [compiled.bind([links[at], shift.flatten(), links[at + 1]]) for at in range(64)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for link in chain:
+            link()
+    graph.replay()
+    assert torch.equal(links[64], links[0]), "64 shifts by one column are none"
