@@ -16,6 +16,18 @@ class StepIndexError(StepError, IndexError):
     """A step met an index out of range, for which eager raises `IndexError`."""
 
 
+class StepNotImplementedError(StepError, NotImplementedError):
+    """A step has no kernel for the types it is given."""
+
+
+class StepValueError(StepError, ValueError):
+    """A step was given a value that its operator refuses with `ValueError`."""
+
+
+class StepTypeError(StepError, TypeError):
+    """A step was given an argument that its operator refuses with `TypeError`."""
+
+
 class StepOutOfMemoryError(StepError, torch.OutOfMemoryError):
     """A step found no memory; callers catch torch's error to try a smaller batch."""
 
@@ -23,6 +35,9 @@ class StepOutOfMemoryError(StepError, torch.OutOfMemoryError):
 KINDS: tuple[tuple[type[Exception], type[StepError]], ...] = (
     (IndexError, StepIndexError),
     (torch.OutOfMemoryError, StepOutOfMemoryError),
+    (NotImplementedError, StepNotImplementedError),
+    (ValueError, StepValueError),
+    (TypeError, StepTypeError),
 )
 
 
