@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from stages.capture.aot import CompileGraph, NotStatic
+from stages.capture.aot import CompileGraph, NotStatic, NotTraced
 from stages.capture.config import CaptureConfig
 from stages.capture.sizes import BySizes, compile_any, warn_of_eager
 
@@ -22,7 +22,7 @@ def make_backend(
     """A Dynamo backend that compiles through `compile_graph`.
 
     A graph whose sizes or numbers depend on data runs in eager, with a warning that names the line: Dynamo breaks the
-    graph at such values unless it is told to capture them. Errors that `compile_graph` raises reach the user as Dynamo
+    graph at such values unless it is told to capture them. So does one that AOTAutograd fails on. Errors that `compile_graph` raises reach the user as Dynamo
     reports a backend's errors.
     """
     kept = (config or CaptureConfig()).sizes_kept
@@ -30,7 +30,7 @@ def make_backend(
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             compiled = compile_any(module, example_inputs, compile_graph, kept)
-        except NotStatic as error:
+        except (NotStatic, NotTraced) as error:
             warn_of_eager(error)
             return module.forward
         return compiled if isinstance(compiled, BySizes) else compiled.call

@@ -57,7 +57,10 @@ def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             raise IRError(f"capture: {node.target} writes to its arguments; functionalisation should have replaced it")
-    module.delete_all_unused_submodules()
+    used = {str(node.target).partition(".")[0] for node in module.graph.nodes if node.op in ("get_attr", "call_module")}
+    # Branches of `cond` have submodules of their own: `delete_all_unused_submodules` would take those away.
+    for name in [name for name, _ in module.named_children() if name not in used]:
+        delattr(module, name)
     module.recompile()
     return constants
 
@@ -75,14 +78,13 @@ _BIT_VIEWS = {aten._conj.default: aten._conj_physical.default, aten._neg_view.de
 
 def _compute_conjugates(graph: fx.Graph) -> None:
     """Conjugate and negative views become tensors: the memory of a program has no place for their bit."""
-    for node in list(graph.nodes):
-        computed = _BIT_VIEWS.get(node.target)
-        if computed is None:
-            continue
+    found = [node for node in graph.nodes if node.target in _BIT_VIEWS]
+    for node in found:
+        node.target = _BIT_VIEWS[node.target]
+    for node in found:
         old_storage, source = _storage(node), node.args[0].meta["val"]
-        node.target = computed
         with source.fake_mode:
-            node.meta["val"] = computed(source)
+            node.meta["val"] = node.target(source)
         _now_views_of(node, old_storage, list(node.users))
 
 

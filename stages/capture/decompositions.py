@@ -104,6 +104,20 @@ def _slices(value: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[tor
     return [torch.ops.aten.slice.Tensor(value, dim, end - size, end) for size, end in zip(sizes, ends)]
 
 
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`one_hot` as eager computes it, which refuses a class out of range; for FakeTensors torch only compares."""
+    if num_classes <= 0:
+        whole: torch.Tensor = torch.ops.aten.one_hot.default._op_dk(_COMPOSITE, x, num_classes)
+        return whole
+    zeros = torch.zeros((*x.shape, num_classes), dtype=torch.long, device=x.device)
+    return zeros.scatter(-1, x.unsqueeze(-1), 1) if x.numel() else zeros
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+# Composite operators that are traced as these functions.
+_OWN_KERNELS = {"one_hot": _one_hot}
+
 # Operators of WHOLE that torch takes apart by a kernel written in Python before any table is asked.
 _OVERLOADS_WITH_PYTHON_KERNELS = """
 upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
@@ -125,7 +139,7 @@ def _group_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
-    """While tracing: without torch's Python kernels for what is in `WHOLE`.
+    """While tracing: without torch's Python kernels for what is in `WHOLE`, and with our own of `_OWN_KERNELS`.
 
     torch.export keeps operators whole in the same way. The kernels are the process's, so hold Dynamo's compile lock.
     """
@@ -136,10 +150,16 @@ def kept_whole() -> Iterator[None]:
         saved.append((operator, dict(operator.py_kernels)))
         operator.py_kernels.clear()
         operator._dispatch_cache.clear()
+    for name, kernel in _OWN_KERNELS.items():
+        operator = getattr(torch.ops.aten, name).default
+        saved.append((operator, dict(operator.py_kernels)))
+        operator.py_kernels[_COMPOSITE] = kernel
+        operator._dispatch_cache.clear()
     try:
         yield
     finally:
         for operator, kernels in saved:
+            operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
             operator._dispatch_cache.clear()
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo.exc import TorchDynamoException
 
-from stages.capture.aot import AotResult, NotStatic
+from stages.capture.aot import AotResult, NotStatic, NotTraced
 from stages.capture.breaks import break_of_model
 from stages.capture.sizes import BySizes, compile_any
 from stages.capture.state import Snapshot
@@ -75,7 +75,7 @@ class Recorder:
             if self._strict:
                 self.refused = error
                 raise
-            reason = f"it has {error}" if isinstance(error, NotStatic) else break_of_model(error).reason
+            reason = f"it has {error}" if isinstance(error, (NotStatic, NotTraced)) else break_of_model(error).reason
             self.notes.append(f"a graph runs in eager, since {reason}")
             return module.forward
 

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._dynamo.convert_frame import compile_lock
 
-from stages.capture.aot import AotResult, CompileGraph, NotStatic, compile_aot, in_eager, static_tracing
+from stages.capture.aot import AotResult, CompileGraph, NotStatic, NotTraced, compile_aot, in_eager, static_tracing
 
 
 def is_symbolic(example_inputs: Sequence[Any]) -> bool:
@@ -81,12 +81,12 @@ class BySizes:
         try:
             with static_tracing():
                 return compile_aot(module, tensors, self._compile_graph)
-        except NotStatic as error:
+        except (NotStatic, NotTraced) as error:
             warn_of_eager(error)
             return in_eager(module)
 
 
-def warn_of_eager(error: NotStatic) -> None:
+def warn_of_eager(error: NotStatic | NotTraced) -> None:
     """Tell the user that a graph is not compiled, and the line that is the cause."""
     warnings.warn(f"torchweld runs a graph in eager, since it has {error}", stacklevel=2)
 
