@@ -132,7 +132,12 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
                 raise _failure(error) from error
             raise
     result = AotResult(call, found["metadata"], found["training"])
-    if result.mutated(len(example_inputs)):
+    written = result.mutated(len(example_inputs))
+    if written:
+        places = _sharing(example_inputs)
+        if any(places.count(places[position]) > 1 for position in written):
+            # AOTAutograd makes one argument of them, and results that are arguments are then other objects.
+            raise NotTraced("arguments that share memory, one of which it writes to")
         result.call = _watching_memory(call, module, example_inputs)
     return result
 
