@@ -21,7 +21,7 @@ from torch.utils import _pytree
 from pipeline.config import Config
 from pipeline.device import describe, versions
 from pipeline.dump import Dump
-from pipeline.precision import context_of, converted, narrowed, products, taking_any
+from pipeline.precision import capturing, converted, narrowed, products, taking_any
 from pipeline.progress import Progress
 from pipeline.stages import Stage, plan, service
 from stages.ir import graph as graph_level
@@ -114,7 +114,7 @@ def compile_model(model: Run, args: Sequence[Any], kwargs: Mapping[str, Any], se
 
     with evaluating(inner), torch.no_grad():
         with session.progress.stage(capture.name):
-            context = partial(context_of, config.precision, device)
+            context = partial(capturing, config.precision, device)
             captured = capture.load()(inner, args, kwargs, config.capture, context)
         for slot in captured.slots:
             compile_slot(slot)

@@ -7,8 +7,10 @@ import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from pipeline.config import DeviceConfig
 from stages.ir.errors import ConfigError
@@ -30,6 +32,20 @@ def device_of(config: DeviceConfig) -> torch.device:
     if config.index >= count:
         raise ConfigError("device.index", f"there is no GPU {config.index}", f"there are {count}, counted from 0")
     return torch.device("cuda", config.index)
+
+
+def require_device(config: DeviceConfig, inputs: Any) -> None:
+    """Raise `ConfigError` where `device` names another kind than the tensors in `inputs` lie on: nothing moves them."""
+    if config.kind == "auto":
+        return
+    for leaf in _pytree.tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.device.type != config.kind:
+            raise ConfigError(
+                "device",
+                f"device={config.kind} is asked for, and an input lies on '{leaf.device}'",
+                f"Move the model and its inputs with .to('{config.kind}'), or leave the override out: a model is compiled "
+                "for the device that its inputs lie on.",
+            )
 
 
 def describe(device: torch.device) -> str:

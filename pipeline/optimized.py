@@ -5,7 +5,8 @@
     print(fast.explain())
 
 Comes in: a module or function of tensors and the inputs of one call. Goes out: `Optimized`, called like the model. Each
-signature (structure, shapes, dtypes, strides, devices, plain values) gets a program of its own when it is first seen.
+signature (structure, shapes, dtypes, strides, devices, plain values) gets a program of its own when it is first seen, and
+in fp32 so does each `torch.autocast` of the user's around the call.
 Everything runs under `torch.no_grad` and in evaluation mode; the model itself is not changed.
 
 A weight that is replaced or changed in place is noticed at the next call, as far as torch counts the change: one
@@ -24,8 +25,9 @@ import torch
 from torch.utils import _pytree
 
 from pipeline.compile import Compilation, Session, compile_model, evaluating
+from pipeline.device import require_device
 from pipeline.explain import explain
-from pipeline.precision import products
+from pipeline.precision import ambient_autocast, products
 from pipeline.validation import validate
 from stages.capture.signature import SignatureMismatch
 from stages.ir.errors import UserError
@@ -91,7 +93,7 @@ class Optimized:
             return self._run(compilation, args, kwargs)
         except (StaleProgram, SignatureMismatch):
             with self._lock:
-                self._compiled.pop(signature(args, kwargs), None)
+                self._compiled.pop(self._key(args, kwargs), None)
             return self._run(self.compile(*args, **kwargs), args, kwargs)
 
     def _run(self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -103,15 +105,21 @@ class Optimized:
 
     def compile(self, *args: Any, **kwargs: Any) -> Compilation:
         """The program for these inputs, compiled now if there is none yet."""
-        key = signature(args, kwargs)
+        key = self._key(args, kwargs)
         found = self._compiled.get(key)
         if found is None:
             with self._lock:
                 found = self._compiled.get(key)
                 if found is None:
+                    require_device(self.session.config.device, (args, kwargs))
                     found = (compile_model(self.model, args, kwargs, self.session), (args, kwargs))
                     self._compiled[key] = found
         return found[0]
+
+    def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The signature, and in fp32, where the user's own autocast counts, that."""
+        ambient = ambient_autocast() if self.session.config.precision.mode == "fp32" else ()
+        return (*signature(args, kwargs), *ambient)
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:

@@ -28,6 +28,18 @@ def context_of(config: PrecisionConfig, device: torch.device) -> AbstractContext
     return context
 
 
+def capturing(config: PrecisionConfig, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which a model is captured: in fp32, the default, an autocast of the user's own counts."""
+    return products(config) if config.mode == "fp32" else context_of(config, device)
+
+
+def ambient_autocast() -> tuple[torch.dtype | None, ...]:
+    """The dtype of the autocast that the caller is in, for the CPU and CUDA; None where there is none."""
+    return tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
+    )
+
+
 def products(config: PrecisionConfig) -> AbstractContextManager[Any]:
     """Whether CUDA multiplies float32 in TF32, as `context_of` has it, without its autocast: for running programs."""
     context: AbstractContextManager[Any] = service("products")(config)

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.capture import decompositions
 from stages.capture.clean import clean
+from stages.capture.overlap import refused_write
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
 CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
@@ -94,6 +95,12 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     Called inside Dynamo's compilation, or outside of it within `static_tracing()`. Every example input is a tensor.
     Raises `LeftToEager`, and what tracing or `compile_graph` raises.
     """
+    refused = refused_write(module)
+    if refused is not None:
+        origin = origin_of(refused)
+        raise NotTraced(
+            f"a write to memory that overlaps what it reads, which eager refuses, at {origin}: {origin.code}"
+        )
     known = arguments_of(module, example_inputs)
     found: dict[str, Any] = {"metadata": None, "training": False}
 
@@ -119,8 +126,50 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
         decompositions=decompositions.table(),
     )
     with decompositions.kept_whole(), _named_if_not_static():
-        call = backend(module, list(example_inputs))
-    return AotResult(call, found["metadata"], found["training"])
+        try:
+            call = backend(module, list(example_inputs))
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            raise
+        except Exception as error:
+            if found["metadata"] is None:  # no graph was handed over, so it is not our compiler that failed
+                raise _failure(error) from error
+            raise
+    result = AotResult(call, found["metadata"], found["training"])
+    written = result.mutated(len(example_inputs))
+    if written:
+        places = _sharing(example_inputs)
+        if any(places.count(places[position]) > 1 for position in written):
+            # AOTAutograd makes one argument of them, and results that are arguments are then other objects.
+            raise NotTraced("arguments that share memory, one of which it writes to")
+        result.call = _watching_memory(call, module, example_inputs)
+    return result
+
+
+def _watching_memory(
+    call: Callable[..., Any], module: fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """`call`, which writes to arguments, where the same ones share memory as did when it was traced; else eager.
+
+    AOTAutograd traces what the examples share, and nobody guards it: what is written to one argument may be read
+    through another.
+    """
+    traced = _sharing(example_inputs)
+
+    def watched(*arguments: Any) -> Any:
+        return (call if _sharing(arguments) == traced else module.forward)(*arguments)
+
+    return watched
+
+
+def _sharing(arguments: Sequence[Any]) -> list[int]:
+    """For each argument the position of the first that lies in the same memory."""
+    first: dict[int, int] = {}
+    return [
+        first.setdefault(value.untyped_storage()._cdata, position)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+        else position
+        for position, value in enumerate(arguments)
+    ]
 
 
 def in_eager(module: fx.GraphModule) -> AotResult:
@@ -138,6 +187,15 @@ class NotStatic(LeftToEager):
     def __init__(self, origin: Origin) -> None:
         super().__init__(f"a size or number that is known only at run time, at {origin}: {origin.code}")
         self.origin = origin
+
+
+class NotTraced(LeftToEager):
+    """A graph that Dynamo made and that is left to eager: AOTAutograd fails on it, or gives it another meaning."""
+
+
+def _failure(error: Exception) -> NotTraced:
+    lines = str(error).strip().splitlines() or [""]
+    return NotTraced(f"an operation that AOTAutograd does not trace ({type(error).__name__}: {lines[0]})")
 
 
 @contextlib.contextmanager
@@ -204,9 +262,24 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
             inputs.append(GraphInput(node.name, "weight", argument.source, argument.value))
         else:
             inputs.append(GraphInput(node.name, "user", argument.source if argument else node.name))
+    if not training and _returns_bytes_twice(module):
+        raise NotTraced("results of different types in one memory")
     graph = Graph(module, inputs, _device_of(module), training=training)
     verify(graph)
     return graph
+
+
+def _returns_bytes_twice(module: fx.GraphModule) -> bool:
+    """Whether two results, which the graph computes, are one memory seen as two types: a program has one type for it."""
+    output = next(iter(reversed(module.graph.nodes)))
+    types: dict[int, torch.dtype] = {}
+    for node in output.all_input_nodes:
+        value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            storage = value.untyped_storage()._cdata
+            if types.setdefault(storage, value.dtype) != value.dtype:
+                return True
+    return False
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -26,7 +26,7 @@ class FlatCaller:
     """Calls one captured graph with the model's own signature; made by `make_flat_caller`.
 
     Raises `SignatureMismatch` if arguments, grad mode, training mode or weights are not those captured. An ambient
-    autocast has no effect: the precision of the graph is that of its capture.
+    autocast has no effect: the graph has the casts of its capture, and whoever holds it looks after the difference.
     """
 
     def __init__(

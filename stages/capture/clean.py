@@ -4,7 +4,8 @@ Comes in: a functional FX graph of ATen calls, changed in place. Goes out: the t
 the model's code, which become placeholders at the end of the graph, by name.
 
 Functionalisation leaves aliases (`detach`, `alias`), views that change nothing, copies that nothing can tell from
-their source, and dead nodes. All are dropped here, once, so that no later stage has to know them.
+their source, and dead nodes. All are dropped here, once, so that no later stage has to know them. Views that set a bit
+(`conj`) become the operation itself.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     """
     constants = _lift_constants(module)
     _name_casts_alike(module.graph)
+    _compute_conjugates(module.graph)
     _drop_copies_and_aliases(module.graph, distinct)
     module.graph.eliminate_dead_code()
     for name in [name for name in constants if not _node(module.graph, name).users]:
@@ -55,7 +57,10 @@ def clean(module: fx.GraphModule, distinct: bool) -> dict[str, torch.Tensor]:
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             raise IRError(f"capture: {node.target} writes to its arguments; functionalisation should have replaced it")
-    module.delete_all_unused_submodules()
+    used = {str(node.target).partition(".")[0] for node in module.graph.nodes if node.op in ("get_attr", "call_module")}
+    # Branches of `cond` have submodules of their own: `delete_all_unused_submodules` would take those away.
+    for name in [name for name, _ in module.named_children() if name not in used]:
+        delattr(module, name)
     module.recompile()
     return constants
 
@@ -65,6 +70,22 @@ def _name_casts_alike(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.prims.convert_element_type.default):
         value, dtype = node.args
         node.target, node.args, node.kwargs = aten._to_copy.default, (value,), {"dtype": dtype}
+
+
+# A view that only sets a bit, and the operator that computes what the bit means.
+_BIT_VIEWS = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
+
+
+def _compute_conjugates(graph: fx.Graph) -> None:
+    """Conjugate and negative views become tensors: the memory of a program has no place for their bit."""
+    found = [node for node in graph.nodes if node.target in _BIT_VIEWS]
+    for node in found:
+        node.target = _BIT_VIEWS[node.target]
+    for node in found:
+        old_storage, source = _storage(node), node.args[0].meta["val"]
+        with source.fake_mode:
+            node.meta["val"] = node.target(source)
+        _now_views_of(node, old_storage, list(node.users))
 
 
 def _node(graph: fx.Graph, name: str) -> fx.Node:

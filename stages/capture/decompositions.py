@@ -27,15 +27,15 @@ addmm mm bmm baddbmm convolution convolution_backward embedding embedding_dense_
 _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
 _scaled_dot_product_flash_attention_for_cpu
 upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d grid_sampler_2d
+addcdiv addcmul celu clamp_max clamp_min deg2rad rad2deg elu floor_divide frac glu hardshrink hardsigmoid hardswish
+hardtanh heaviside leaky_relu lerp logaddexp logit log_sigmoid_forward masked_fill mish nan_to_num _prelu_kernel rsub
+sgn sinc softplus softshrink threshold xlogy
 avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices _adaptive_avg_pool2d _adaptive_avg_pool3d
 constant_pad_nd index index_put scatter gather index_select cumsum sort topk
 """
 
 _POINTWISE = """
-addcdiv addcmul celu clamp_max clamp_min deg2rad rad2deg dot vdot mv addr elu fill floor_divide frac glu hardshrink
-hardsigmoid hardswish hardtanh heaviside isneginf isposinf leaky_relu lerp logaddexp logaddexp2 logit
-log_sigmoid_forward masked_fill mish mvlgamma nan_to_num _prelu_kernel relu6 rsub sgn sinc softplus
-softshrink special_entr special_log_ndtr special_xlog1py threshold xlogy
+dot vdot mv addr fill isneginf isposinf logaddexp2 mvlgamma relu6 special_entr special_log_ndtr special_xlog1py
 """
 
 _POINTWISE_BACKWARD = """
@@ -104,6 +104,20 @@ def _slices(value: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[tor
     return [torch.ops.aten.slice.Tensor(value, dim, end - size, end) for size, end in zip(sizes, ends)]
 
 
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`one_hot` as eager computes it, which refuses a class out of range; for FakeTensors torch only compares."""
+    if num_classes <= 0:
+        whole: torch.Tensor = torch.ops.aten.one_hot.default._op_dk(_COMPOSITE, x, num_classes)
+        return whole
+    zeros = torch.zeros((*x.shape, num_classes), dtype=torch.long, device=x.device)
+    return zeros.scatter(-1, x.unsqueeze(-1), 1) if x.numel() else zeros
+
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+# Composite operators that are traced as these functions.
+_OWN_KERNELS = {"one_hot": _one_hot}
+
 # Operators of WHOLE that torch takes apart by a kernel written in Python before any table is asked.
 _OVERLOADS_WITH_PYTHON_KERNELS = """
 upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
@@ -111,9 +125,21 @@ upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default
 """
 
 
+def _group_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`native_group_norm` as eager lays its result out on a CPU: channels last where the input is.
+
+    torch's FakeTensors give contiguous strides (ATen/native/group_norm.cpp has it right). Elsewhere it stays whole.
+    """
+    layout = torch._prims_common.suggest_memory_format(x)
+    if x.device.type != "cpu" or layout is torch.contiguous_format:
+        return NotImplemented
+    y, mean, rstd = torch.ops.aten.native_group_norm.default(x.contiguous(), *args, **kwargs)
+    return y.contiguous(memory_format=layout), mean, rstd
+
+
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
-    """While tracing: without torch's Python kernels for what is in `WHOLE`.
+    """While tracing: without torch's Python kernels for what is in `WHOLE`, and with our own of `_OWN_KERNELS`.
 
     torch.export keeps operators whole in the same way. The kernels are the process's, so hold Dynamo's compile lock.
     """
@@ -124,10 +150,16 @@ def kept_whole() -> Iterator[None]:
         saved.append((operator, dict(operator.py_kernels)))
         operator.py_kernels.clear()
         operator._dispatch_cache.clear()
+    for name, kernel in _OWN_KERNELS.items():
+        operator = getattr(torch.ops.aten, name).default
+        saved.append((operator, dict(operator.py_kernels)))
+        operator.py_kernels[_COMPOSITE] = kernel
+        operator._dispatch_cache.clear()
     try:
         yield
     finally:
         for operator, kernels in saved:
+            operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
             operator._dispatch_cache.clear()
 
@@ -141,4 +173,5 @@ def table() -> dict[Any, Callable[..., Any]]:
         operator = getattr(torch.ops.aten, packet, None)
         if operator is not None:
             operators.append(getattr(operator, overload) if overload else operator)
-    return {**get_decompositions(operators), torch.ops.aten.split_with_sizes.default: _slices}
+    ours = {torch.ops.aten.split_with_sizes.default: _slices, torch.ops.aten.native_group_norm.default: _group_norm}
+    return {**get_decompositions(operators), **ours}

@@ -27,7 +27,7 @@ from stages.capture.config import CaptureConfig
 from stages.capture.recorder import Recorder, Slot
 from stages.capture.signature import NotFlat, Signature
 from stages.capture.state import Snapshot
-from stages.ir.errors import UserError
+from stages.ir.errors import UserError, in_class_of
 from stages.ir.graph import Graph
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -75,7 +75,7 @@ def run(
 
     What the call changed (buffers, arguments, random generators) is put back. Raises `UserError`, naming file, line,
     code and reason, for a graph break or a failure of capture if `config.fullgraph`, and always if the model itself
-    raises on these arguments.
+    raises on these arguments; the error is then of the model's class, too.
     """
     with _ONE_RECORDING:
         try:
@@ -186,8 +186,10 @@ class _Recording:
         except Exception as error:
             snapshot.put_back()
             place = break_of_model(error)
-            raise UserError(
-                f"the model fails on these arguments, at {place}", "Check the arguments' shapes, dtypes and devices."
+            raise in_class_of(
+                error,
+                f"the model fails on these arguments, at {place}",
+                "Check their values, shapes, dtypes and devices.",
             ) from error
         return compiled, recorder, result, snapshot
 

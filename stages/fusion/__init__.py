@@ -36,7 +36,7 @@ def run(graph: Graph, config: FusionConfig, judge: Judge | None = None) -> Progr
     memory = Memory()
     kernels = Kernels(memory, config.emulate_precision_casts)
     nodes = graph.module.graph
-    made = absorb(graph.module, config.library_epilogues, graph.device)
+    made = absorb(graph.module, config.library_epilogues, graph.device, config.nan_losing_epilogues)
     units = units_of(nodes, graph.device, memory)
     unfused = _fuse(graph, Absorption(nodes), units, replace(config, rules=[]), kernels, None)
     units = units if made.nodes is nodes else units_of(made.nodes, graph.device, memory)

@@ -19,9 +19,13 @@ aten = torch.ops.aten
 
 @dataclass
 class Absorption:
-    """A graph with library epilogues; `absorbed` has the nodes that each operation computes besides its own."""
+    """A graph with library epilogues; `absorbed` has the nodes that each operation computes besides its own.
+
+    nan_losing   whether epilogues that give a number for NaN may be used
+    """
 
     nodes: fx.Graph
+    nan_losing: bool = False
     absorbed: dict[fx.Node, tuple[fx.Node, ...]] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -20,9 +20,9 @@ from stages.fusion.cuda_library import LIBRARY_CALLS, absorb_into_call
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
-# The post-ops that give a number for NaN, where eager gives NaN.
+# The post-ops that give a number for NaN, where eager gives NaN; leaky_relu without a slope is a relu.
 NAN_LOSING = frozenset({"relu", "hardtanh", "hardsigmoid"})
-NAN_NOTE = "oneDNN's relu, hardtanh and hardsigmoid post-ops turn NaN into a number (fusion.library_epilogues)"
+NAN_NOTE = "oneDNN's relu, hardtanh and hardsigmoid post-ops turn NaN into a number (fusion.nan_losing_epilogues)"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class PostOp:
     name: str
     scalars: tuple[float, ...] = ()
     algorithm: str = ""
+
+    @property
+    def loses_nan(self) -> bool:
+        return self.name in NAN_LOSING or (self.name == "leaky_relu" and self.scalars == (0.0,))
 
 
 def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
@@ -83,8 +87,10 @@ def _libraries() -> list[Library]:
 LIBRARIES = {library.plain: library for library in _libraries()}
 
 
-def absorb(module: fx.GraphModule, names: Sequence[str], device: torch.device) -> Absorption:
+def absorb(module: fx.GraphModule, names: Sequence[str], device: torch.device, nan_losing: bool = False) -> Absorption:
     """The graph of `module` with the epilogues of `names` (`config.LIBRARY_EPILOGUES`) left to the library.
+
+    nan_losing   also those that give a number for NaN
 
     `module` is left as it is: where there is something to do, a copy of its graph is worked on.
     """
@@ -96,7 +102,7 @@ def absorb(module: fx.GraphModule, names: Sequence[str], device: torch.device) -
     result = copy.graph_copy(module.graph, copied)
     old_output = next(iter(reversed(module.graph.nodes)))
     copy.output(result).meta = dict(old_output.meta)
-    made = Absorption(fx.GraphModule(module, copy).graph)
+    made = Absorption(fx.GraphModule(module, copy).graph, nan_losing)
     for node in list(made.nodes.nodes):
         if node.target in operations and device.type == "cuda":
             absorb_into_call(node, names, made)
@@ -113,7 +119,8 @@ def _absorb_into(node: fx.Node, library: Library, names: Sequence[str], made: Ab
         return
     chain, last = reader
     post_op = _post_op(last)
-    if post_op is not None and f"{library.name}_unary" in names and alike(chain[-1], last):
+    keeps_nan = post_op is not None and (made.nan_losing or not post_op.loses_nan)
+    if post_op is not None and keeps_nan and f"{library.name}_unary" in names and alike(chain[-1], last):
         _set_post_op(node, library, post_op, made)
         finish(chain, last, f"{library.name}_unary", made)
         return
@@ -131,7 +138,7 @@ def _absorb_relu(chain: list[fx.Node], names: Sequence[str], made: Absorption) -
     """A relu after convolution and add."""
     node = chain[0]
     reader = find_reader(node)
-    if "convolution_add_relu" not in names or len(node.args) < 12 or reader is None:
+    if not made.nan_losing or "convolution_add_relu" not in names or len(node.args) < 12 or reader is None:
         return
     views, last = reader
     if last.target is aten.relu.default and alike(views[-1], last):
@@ -148,7 +155,7 @@ def _post_op(node: fx.Node) -> PostOp | None:
 def _set_post_op(node: fx.Node, library: Library, post_op: PostOp, made: Absorption) -> None:
     post = (post_op.name, list(post_op.scalars), post_op.algorithm)
     node.args = (*node.args[: library.post_at], *post)
-    if post_op.name in NAN_LOSING:
+    if post_op.loses_nan:
         made.notes = [NAN_NOTE]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 
 # More valid names than this are not listed: whoever misspelt one wants the nearest.
@@ -15,6 +16,28 @@ class UserError(Exception):
     def __init__(self, message: str, mend: str = "") -> None:
         super().__init__(f"{message}\n  {mend}" if mend else message)
         self.mend = mend
+
+    def __str__(self) -> str:
+        # A class of Python's mixed in by `in_class_of` may print its argument in another way (KeyError does).
+        return str(self.args[0])
+
+
+def in_class_of(cause: BaseException, message: str, mend: str = "", kind: type[UserError] = UserError) -> UserError:
+    """A `kind` that is of the class of `cause` as well, so that `except IndexError` catches it as it catches eager's.
+
+    Where the class of `cause` cannot be mixed in or made of one message, plain `kind`.
+    """
+    try:
+        return _mixed(kind, type(cause))(message, mend)
+    except TypeError:
+        return kind(message, mend)
+
+
+@functools.cache
+def _mixed(kind: type[UserError], theirs: type[BaseException]) -> type[UserError]:
+    if issubclass(kind, theirs):
+        return kind
+    return type(f"{kind.__name__}Of{theirs.__name__}", (kind, theirs), {"__module__": kind.__module__})
 
 
 class ConfigError(UserError):

@@ -39,7 +39,8 @@ def _table(rule: Rule, arity: int, names: str) -> dict[str, OpInfo]:
 
 
 OPS: dict[str, OpInfo] = {
-    # minimum and maximum propagate NaN, as torch's do.
+    # minimum and maximum propagate NaN, as torch's do. Of two zeros of different sign they give the first on a CPU, and
+    # on CUDA the positive one as maximum, the negative one as minimum, as eager does there.
     **_table(Rule.NUMBER, 2, "add sub mul minimum maximum"),
     # sign of NaN is 0, and so is that of -0.0.
     **_table(Rule.NUMBER, 1, "neg abs sign"),
@@ -65,7 +66,8 @@ OPS: dict[str, OpInfo] = {
 }
 
 # The combines of `Reduce`. argmax and argmin give the int64 position, in the row-major order of the reduced axes, of
-# the first extreme value; a NaN is more extreme than any number. max and min propagate NaN.
+# the first extreme value; a NaN is more extreme than any number. max and min propagate NaN; which of equal zeros they
+# give is left open, as eager's depends on the length of the row.
 COMBINES: frozenset[str] = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from stages.ir.graph import Graph
+from stages.ir.graph import Graph, values_of
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, calls, drop_dead, is_pure, output_of, replace, tensor_of
 
 SAME_VALUE = (
@@ -29,11 +30,23 @@ SAME_VALUE = (
 def remove_identities(graph: Graph) -> str:
     """Drop copies, casts and views whose result has the dtype, shape and strides of their operand.
 
-    One that the caller gets back stays: it must not become the caller's own input, or another output.
+    One that the caller gets back stays: it must not become the caller's own input, or another output. Nor may the
+    memory of one that a returned view lies in.
     """
     returned = set(output_of(graph).all_input_nodes)
-    found = [node for node in calls(graph, *SAME_VALUE) if node not in returned and drop_identity(node)]
-    return f"{len(found)} operations without effect removed" if found else ""
+    memory = _returned_memory(graph)
+    found = [
+        node
+        for node in calls(graph, *SAME_VALUE)
+        if node not in returned and not _copies_into(node, memory) and drop_identity(node)
+    ]
+    return f"{counted(len(found), 'operation')} without effect removed" if found else ""
+
+
+def _copies_into(node: fx.Node, memory: set[int | None]) -> bool:
+    """Whether `node` makes memory of its own, and a view of it is returned."""
+    old, new = tensor_of(node.args[0]), tensor_of(node)
+    return old is not None and new is not None and _storage(old) != _storage(new) and _storage(new) in memory
 
 
 def drop_identity(node: fx.Node) -> bool:
@@ -51,8 +64,10 @@ def drop_identity(node: fx.Node) -> bool:
 
 
 def remove_duplicates(graph: Graph) -> str:
-    """Join pure calls of one target on the same operands; two results that are both returned stay two."""
+    """Join pure calls of one target on the same operands; two results that are both returned, as they are or as the
+    memory of a view, stay two."""
     returned = set(output_of(graph).all_input_nodes)
+    memory = _returned_memory(graph)
     seen: dict[Any, fx.Node] = {}
     count = 0
     for node in list(graph.module.graph.nodes):
@@ -61,11 +76,30 @@ def remove_duplicates(graph: Graph) -> str:
         key = (node.target, _frozen(node.args), _frozen(node.kwargs))
         first = seen.setdefault(key, node)
         if first is not node and not (node in returned and first in returned):
+            here, there = _storages(node), _storages(first)
+            if here != there and here & memory:
+                if there & memory:
+                    continue
+                memory |= there
             if node in returned:
                 returned.add(first)
             replace(node, first)
             count += 1
     return f"{count} repeated operations joined" if count else ""
+
+
+def _storage(tensor: torch.Tensor) -> int | None:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
+
+
+def _storages(node: fx.Node) -> set[int | None]:
+    """The memory of all tensors that `node` gives."""
+    return {_storage(value) for value in values_of(node) if isinstance(value, torch.Tensor)} - {None}
+
+
+def _returned_memory(graph: Graph) -> set[int | None]:
+    """The memory that the caller gets a tensor of."""
+    return set().union(*map(_storages, output_of(graph).all_input_nodes))
 
 
 def _frozen(value: Any) -> Any:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-
-from stages.ir.errors import UserError
+from stages.ir.errors import UserError, in_class_of
 from stages.ir.program import Launch, Program
 
 
 class StepError(UserError, RuntimeError):
-    """A step of a program failed; the cause is the error itself."""
+    """A step of a program failed; the cause is the error itself, and of its class is this one, too.
 
-
-class StepIndexError(StepError, IndexError):
-    """A step met an index out of range, for which eager raises `IndexError`."""
-
-
-class StepOutOfMemoryError(StepError, torch.OutOfMemoryError):
-    """A step found no memory; callers catch torch's error to try a smaller batch."""
-
-
-KINDS: tuple[tuple[type[Exception], type[StepError]], ...] = (
-    (IndexError, StepIndexError),
-    (torch.OutOfMemoryError, StepOutOfMemoryError),
-)
+    Callers catch what they would catch of eager: `IndexError`, `NotImplementedError`, `torch.OutOfMemoryError`.
+    """
 
 
 class InputMismatch(UserError):
@@ -48,10 +35,11 @@ def describe(program: Program, number: int) -> str:
     return f"step {number}, {what} ({origin}{code})"
 
 
-def step_error(program: Program, number: int, error: Exception) -> StepError:
+def step_error(program: Program, number: int, error: Exception) -> UserError:
     """`error`, raised by step `number`, as one that says so."""
-    kind = next((ours for theirs, ours in KINDS if isinstance(error, theirs)), StepError)
-    return kind(
+    return in_class_of(
+        error,
         f"{describe(program, number)}: {error}",
         "Run the model itself on the same inputs: if it fails too, the fault is in the model or its inputs.",
+        StepError,
     )

@@ -38,7 +38,7 @@ def packets(model, *args):
 
 def test_names_of_the_tables_exist_and_do_not_meet():
     known = {operator.overloadpacket.__name__ for operator in decompositions.table()}
-    assert not known & set(decompositions.WHOLE)
+    assert not known & set(decompositions.WHOLE) - {"native_group_norm"}  # that only for its layout
     assert all(hasattr(aten, name) for name in decompositions.WHOLE)
     assert all(hasattr(aten, name.partition(".")[0]) for name in decompositions.DECOMPOSED)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from stages.fusion.library import ACTIVATIONS, NAN_NOTE
+from stages.fusion.library import ACTIVATIONS, NAN_NOTE, PostOp
 from tests.fusion.helpers import check, fused
 
 mkldnn = torch.ops.mkldnn
@@ -23,6 +23,7 @@ ACTIVATION_CASES = {
     "relu6": (F.relu6, "hardtanh", [0.0, 6.0]),
     "clamp": (lambda x: torch.clamp(x, -0.5, 0.25), "hardtanh", [-0.5, 0.25]),
 }
+NAN_LOSING = {name for name, (_, attr, _) in ACTIVATION_CASES.items() if attr in ("relu", "hardtanh", "hardsigmoid")}
 
 
 def linear(x, weight, bias):
@@ -55,19 +56,46 @@ def targets(program):
 @pytest.mark.parametrize("name", ACTIVATION_CASES)
 def test_an_activation_becomes_a_post_op_of_linear(name):
     activation, attr, scalars = ACTIVATION_CASES[name]
-    program = check(lambda x, w, b: activation(linear(x, w, b)), *linear_inputs(4))
+    function = lambda x, w, b: activation(linear(x, w, b))  # noqa: E731
+    program = check(function, *linear_inputs(4), nan_losing_epilogues=name in NAN_LOSING)
     (step,) = program.steps
     assert step.args[3:5] == (attr, scalars)
     assert program.decisions[0].rule == "linear_unary" and program.decisions[0].bytes_saved == 2 * 4 * 7 * 4
-    assert (NAN_NOTE in program.notes) == (attr in ("relu", "hardtanh", "hardsigmoid"))
+    assert (NAN_NOTE in program.notes) == (name in NAN_LOSING)
 
 
 @pytest.mark.parametrize("name", ACTIVATION_CASES)
 def test_an_activation_becomes_a_post_op_of_convolution(name):
     activation, attr, scalars = ACTIVATION_CASES[name]
-    program = check(lambda x, w, b: activation(convolution(x, w, b)), *convolution_inputs())
+    function = lambda x, w, b: activation(convolution(x, w, b))  # noqa: E731
+    program = check(function, *convolution_inputs(), nan_losing_epilogues=name in NAN_LOSING)
     (step,) = program.steps
     assert step.args[7:9] == (attr, scalars)
+
+
+# oneDNN's post-ops on NaN and infinities: those that lose a NaN are not used unless asked for.
+SPECIAL = {**ACTIVATION_CASES, "leaky_relu without a slope": (lambda x: F.leaky_relu(x, 0.0), "leaky_relu", [0.0])}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_nan_and_infinities_pass_an_activation(name):
+    activation, attr, scalars = SPECIAL[name]
+    x = torch.tensor([float("nan"), float("inf"), 1.0, -1.0, 0.0])[:, None]
+    weight = mkldnn._reorder_linear_weight(torch.ones(7, 1))
+    program = check(lambda x, w: activation(mkldnn._linear_pointwise(x, w, None, "none", [], "")), x, weight)
+    assert len(program.launches) == PostOp(attr, tuple(scalars)).loses_nan
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_nan_passes_relu_after_a_convolution(residual):
+    def function(x, w, b, y):
+        made = convolution(x, w, b)
+        return F.relu(made + y if residual else made)
+
+    x, weight, bias = convolution_inputs()
+    x[0, 0, 2, 2] = float("nan")
+    y = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last)
+    assert len(check(function, x, weight, bias, y).launches) == 1
 
 
 def test_every_activation_of_the_table_is_tested():
@@ -104,7 +132,7 @@ def test_convolution_with_residual(relu):
         made = convolution(x, w, b) + y
         return F.relu(made) if relu else made
 
-    program = check(function, *convolution_inputs(), residual())
+    program = check(function, *convolution_inputs(), residual(), nan_losing_epilogues=True)
     (step,) = program.steps
     assert step.target is mkldnn._convolution_pointwise.binary
     assert step.args[8] == "add" and step.args[10] == ("relu" if relu else None)

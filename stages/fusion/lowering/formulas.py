@@ -203,11 +203,15 @@ def _whole_power(base: Expr, exponent: int) -> Expr:
 # ---- extremes and limits ------------------------------------------------------------------
 
 
-def clamp(a: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
-    """min(max(a, low), high), so `high` wins where low > high; NaN in any of the three gives NaN."""
-    if low is not None:
-        a = apply("maximum", a, low)
-    return a if high is None else apply("minimum", a, high)
+def clamp(a: Expr, low: Expr | None = None, high: Expr | None = None, limit_first: bool = False) -> Expr:
+    """min(max(a, low), high), so `high` wins where low > high; NaN in any of the three gives NaN.
+
+    limit_first   of two zeros, the limit's is taken
+    """
+    for name, limit in (("maximum", low), ("minimum", high)):
+        if limit is not None:
+            a = apply(name, *((limit, a) if limit_first else (a, limit)))
+    return a
 
 
 def clamp_max(a: Expr, high: Expr) -> Expr:

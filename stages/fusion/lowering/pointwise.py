@@ -171,12 +171,10 @@ table(
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": f.remainder,
         "fmod.Tensor fmod.Scalar": f.fmod,
         "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": f.power,
-        "maximum": ir("maximum"),
-        "minimum": ir("minimum"),
         "fmax": f.fmax,
         "fmin": f.fmin,
-        "clamp_min clamp_min.Tensor": f.clamp,
-        "clamp_max clamp_max.Tensor": f.clamp_max,
+        "clamp_min": f.clamp,
+        "clamp_max": f.clamp_max,
         "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": ir("bitand"),
         "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": ir("bitor"),
         "bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor": ir("bitxor"),
@@ -203,8 +201,49 @@ table(
     {f"{name}.Tensor {name}.Scalar {name}.Scalar_Tensor": ir(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 )
 table(EACH, 2, {f"logical_{name}": partial(f.logical, name) for name in ("and", "or", "xor")})
-table(SAME, 3, {"clamp clamp.Tensor": f.clamp, "lerp.Tensor lerp.Scalar": f.lerp}, exact=True)
+table(SAME, 3, {"clamp": f.clamp, "lerp.Tensor lerp.Scalar": f.lerp}, exact=True)
 table(SAME, 3, {"addcmul": f.addcmul, "addcdiv": f.addcdiv, "threshold": f.threshold}, exact=True)
+
+
+def _first_of_zeros(context: Context) -> bool:
+    """Whether eager's extreme of two zeros of different sign is the first: in its loop over single elements.
+
+    Its loop over vectors, which starts at two AVX2 registers of elements, gives the second.
+    """
+    result = context.output()
+    return not result.dtype.is_floating_point or result.numel() * result.dtype.itemsize < 64
+
+
+def _extreme(context: Context, name: str, x: Operand, y: Operand) -> Value:
+    return elementwise(context, ir(name), (x, y) if _first_of_zeros(context) else (y, x))
+
+
+@lowers("maximum")
+def maximum(context: Context, x: Value, y: Value) -> Value:
+    """The larger; NaN where either is."""
+    return _extreme(context, "maximum", x, y)
+
+
+@lowers("minimum")
+def minimum(context: Context, x: Value, y: Value) -> Value:
+    """The smaller; NaN where either is."""
+    return _extreme(context, "minimum", x, y)
+
+
+@lowers("clamp.Tensor")
+def clamp(context: Context, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
+    """Kept between tensors, which promote; NaN where any of the three is."""
+    return elementwise(context, partial(f.clamp, limit_first=not _first_of_zeros(context)), (x, min, max))
+
+
+@lowers("clamp_min.Tensor")
+def clamp_min(context: Context, x: Value, min: Value) -> Value:
+    return clamp(context, x, min)
+
+
+@lowers("clamp_max.Tensor")
+def clamp_max(context: Context, x: Value, max: Value) -> Value:
+    return clamp(context, x, None, max)
 
 
 @lowers("hardtanh")

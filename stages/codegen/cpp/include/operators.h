@@ -64,14 +64,14 @@ template <class V> INLINE mask_of<V> isnan(V a) { return ne(a, a); }
 EXTREME(larger_of, >, max)
 EXTREME(smaller_of, <, min)
 
-// A NaN in either operand comes out.
+// A NaN in either operand comes out; of equal operands, such as two zeros, the first.
 template <class V> INLINE V maximum(V a, V b) {
-  if constexpr (is_float<element_of<V>>) return select(isnan(a), a, larger_of(a, b));
-  else return larger_of(a, b);
+  if constexpr (is_float<element_of<V>>) return select(isnan(b), b, larger_of(b, a));
+  else return larger_of(b, a);
 }
 template <class V> INLINE V minimum(V a, V b) {
-  if constexpr (is_float<element_of<V>>) return select(isnan(a), a, smaller_of(a, b));
-  else return smaller_of(a, b);
+  if constexpr (is_float<element_of<V>>) return select(isnan(b), b, smaller_of(b, a));
+  else return smaller_of(b, a);
 }
 
 // ---- sign bits -------------------------------------------------------------------------------
