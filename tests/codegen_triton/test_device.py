@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -64,6 +66,19 @@ def test_a_launch_runs_on_the_current_stream_and_in_a_graph(options):
     bound_to[1].zero_()
     graph.replay()
     assert_close(bound_to[1].cpu(), case.expected[0], case.ulps)
+
+
+def test_a_bound_kernel_keeps_its_memory_until_its_place_is_bound_anew(options):
+    case = structures.softmax()
+    tensors = [tensor.to(CUDA) for tensor in (*case.inputs, torch.empty_like(case.expected[0]))]
+    schedule = Schedule(tile=2, reduce_tile=16, num_warps=1)
+    bound = compile_kernels([(case.kernel, schedule)], CUDA, options)[0].bind(tensors)
+    alive = [weakref.ref(tensor) for tensor in tensors]
+    other = tensors[0].clone()
+    del tensors
+    assert all(reference() is not None for reference in alive)
+    bound.rebind(0, other)
+    assert [reference() is not None for reference in alive] == [False, True]
 
 
 def test_addresses_that_are_not_aligned(options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,12 +13,15 @@ from torch import nn
 
 from pipeline import optimize
 from pipeline.backend import torchweld
-from pipeline.compile import Session, compile_model
+from pipeline.compile import Session, _judge, compile_model
 from pipeline.config import Config
 from pipeline.dump import Dump
 from pipeline.optimized import signature
 from pipeline.progress import Progress
+from stages.autotune.config import AutotuneConfig
+from stages.fusion.config import Template
 from stages.ir.errors import ConfigError, UserError
+from stages.ir.schedule import Schedule
 from tests.pipeline.fakes import Calls, install, replaced
 
 
@@ -286,3 +290,28 @@ def test_the_backend_refuses_to_convert_a_model(calls: Calls) -> None:
 def test_the_backend_refuses_a_bad_option(calls: Calls) -> None:
     with pytest.raises(ConfigError, match="did you mean 'amp'"):
         torchweld("module", [], options={"precision": "apm"})  # type: ignore[arg-type]
+
+
+def judge_of(config: Config, schedules=None, **fusion):
+    """The judge that the pipeline hands to fusion on the CPU, with one template for it."""
+    template = Template("product", ["mm"], devices=["cpu"])
+    config = replace(config, fusion=replace(config.fusion, templates=[template], **fusion))
+    return _judge(Session(config, schedules=schedules), torch.device("cpu"))
+
+
+def test_a_recipe_decides_between_library_and_template_as_the_run_did(config: Config) -> None:
+    chosen = Schedule(tile_m=64)
+    kernels = [
+        SimpleNamespace(template=SimpleNamespace(kernel=SimpleNamespace(hash=name))) for name in ("known", "new")
+    ]
+    judge = judge_of(config, schedules={"known": chosen})
+    assert judge is not None
+    assert [verdict.schedule for verdict in judge(kernels)] == [chosen, None]
+
+
+def test_templates_are_judged_only_where_something_is_timed(config: Config) -> None:
+    tuned = replace(config, autotune=AutotuneConfig(trials=2, products={"tile_m": [64]}))
+    assert judge_of(tuned) is not None
+    assert judge_of(replace(config, autotune=AutotuneConfig())) is None, "autotune=off keeps the library"
+    assert judge_of(replace(tuned, stages=tuple(name for name in tuned.stages if name != "autotune"))) is None
+    assert _judge(Session(tuned), torch.device("cpu")) is None, "the templates that there are name CUDA alone"

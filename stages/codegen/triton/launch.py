@@ -132,10 +132,14 @@ class TritonKernel:
 
 
 class CudaBound:
-    """A kernel on device addresses. A launch computes nothing but the current stream."""
+    """A kernel on device addresses. A launch computes nothing but the current stream.
+
+    Keeps the tensors alive that it was bound to, each until its place is bound to another.
+    """
 
     def __init__(self, kernel: TritonKernel, tensors: Sequence[Tensor]) -> None:
         self._kernel = kernel
+        self._held: list[Tensor | None] = list(tensors)
         self._device = tensors[0].device.index or 0
         self._addresses = [tensor.data_ptr() for tensor in (*tensors, *kernel.extra)]
         self._stream = triton.runtime.driver.active.get_current_stream
@@ -156,6 +160,7 @@ class CudaBound:
 
     def rebind(self, position: int, tensor: Tensor) -> None:
         self._addresses[position] = tensor.data_ptr()
+        self._held[position] = None
         self._choose()
 
 
