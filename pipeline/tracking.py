@@ -19,13 +19,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline import sweep_runs
+from pipeline.files import write_whole
 from pipeline.report.collect import record_of
 from pipeline.report.record import RunRecord, flatten, plain
 from stages.ir.errors import require
@@ -64,6 +66,7 @@ class Payload:
 
     start_ms, end_ms   milliseconds since 1970, UTC
     status             as `RunRecord.status`
+    sweep              of which it is a job (see `pipeline.report.record.RunRecord`); else empty
     run_id, uri        where it was logged; empty until it was
     """
 
@@ -75,6 +78,7 @@ class Payload:
     parameters: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    sweep: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
     uri: str = ""
 
@@ -141,6 +145,7 @@ def payload_of(record: RunRecord, experiment: str) -> Payload:
             "config_hash": record.config_hash,
             "git_revision": git_revision(),
         },
+        sweep=dict(record.sweep),
     )
 
 
@@ -169,7 +174,10 @@ def _speed_metrics(record: RunRecord) -> dict[str, float | None]:
     benchmark = record.benchmark_to_show
     if benchmark is None:
         return {}
-    found: dict[str, float | None] = {}
+    found: dict[str, float | None] = {"conditions.other_cpus": benchmark.other_cpus}
+    for name, value in asdict(benchmark.before).items():
+        if isinstance(value, (int, float)):
+            found[f"conditions.{name}"] = value
     if benchmark.noise is not None:
         found[f"noise_ratio.{benchmark.baseline}"] = benchmark.noise.value
     for engine in benchmark.engines:
@@ -208,9 +216,7 @@ def git_revision() -> str:
 
 def write_payload(payload: Payload, folder: Path) -> None:
     """Write `tracking.json`, whole or not at all."""
-    draft = folder / f"{PAYLOAD}.tmp"
-    draft.write_text(json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(folder / PAYLOAD)
+    write_whole(folder / PAYLOAD, json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n")
 
 
 def read_payload(folder: Path) -> Payload:
@@ -230,27 +236,67 @@ def send(payload: Payload, folder: Path, uri: str, timeout_seconds: float) -> st
 
     `tracking.json` then says where the run is. Raises `TrackingError` where the store does not answer or refuses.
     """
-    _probe(uri, timeout_seconds)
-    try:
-        with _environment(timeout_seconds), _lock(uri):
-            run_id = _log(payload, folder, uri)
-    except Exception as error:  # MLflow raises its own, SQLAlchemy's, requests' and the file system's errors
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise TrackingError(f"the store {_without_password(uri)} refused: {reason}") from error
+    with _store(uri, timeout_seconds):
+        run_id = _log(payload, folder, uri)
     write_payload(Payload(**{**asdict(payload), "run_id": run_id, "uri": _without_password(uri)}), folder)
     return run_id
 
 
-def _log(payload: Payload, folder: Path, uri: str) -> str:
+def open_sweep(sweep: Mapping[str, str], experiment: str, uri: str, timeout_seconds: float) -> str:
+    """Make the parent run of a sweep, and the store if there is none; its id. Raises `TrackingError` as `send` does."""
+    with _store(uri, timeout_seconds):
+        client, now = _client(uri), int(time.time() * 1e3)
+        return sweep_runs.parent_of(client, _experiment(client, experiment, uri), sweep, now)
+
+
+def send_sweep(
+    sweep: Mapping[str, str],
+    experiment: str,
+    status: str,
+    metrics: Mapping[str, float],
+    counting: Collection[str],
+    folder: Path,
+    uri: str,
+    timeout_seconds: float,
+) -> str:
+    """Bring the parent run of a sweep up to date; its id. Raises `TrackingError` as `send` does.
+
+    status     "passed", or what else the sweep came to
+    counting   the ids of the runs that are its jobs
+    folder     of the sweep: the files in it, not those of its jobs, are logged
+    """
+    with _store(uri, timeout_seconds):
+        client, now = _client(uri), int(time.time() * 1e3)
+        where = _experiment(client, experiment, uri)
+        run_id = sweep_runs.parent_of(client, where, sweep, now)
+        for name, value in metrics.items():
+            client.log_metric(run_id, name, value, now)
+        for name, text in (("status", status), ("git_revision", git_revision())):
+            client.set_tag(run_id, name, text)
+        for entry in sorted(folder.iterdir()):
+            if entry.is_file() and not entry.name.startswith("."):
+                client.log_artifact(run_id, str(entry))
+        sweep_runs.end_others(client, where, sweep, counting)
+        client.set_terminated(run_id, "FINISHED" if status == "passed" else "FAILED", now)
+    return run_id
+
+
+def _client(uri: str) -> Any:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def _log(payload: Payload, folder: Path, uri: str) -> str:
+    client = _client(uri)
+    from mlflow.entities import Metric, Param, RunTag
     from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 
-    client = MlflowClient(tracking_uri=uri)
-    run = client.create_run(_experiment(client, payload.experiment, uri), payload.start_ms, run_name=payload.name)
+    experiment = _experiment(client, payload.experiment, uri)
+    place = sweep_runs.child_tags(client, experiment, payload.sweep, payload.start_ms) if payload.sweep else {}
+    run = client.create_run(experiment, payload.start_ms, tags=place, run_name=payload.name)
     run_id = str(run.info.run_id)
 
     def key(name: str) -> str:
@@ -270,6 +316,8 @@ def _log(payload: Payload, folder: Path, uri: str) -> str:
             client.log_artifact(run_id, str(entry))
     done = "FINISHED" if payload.status in ("passed", "unvalidated") else "FAILED"
     client.set_terminated(run_id, done, payload.end_ms)
+    if payload.sweep:
+        sweep_runs.supersede(client, experiment, payload.sweep, run_id)
     return run_id
 
 
@@ -294,6 +342,19 @@ def _fitted(text: str, limit: int) -> str:
     """`text` cut to what MLflow takes, and saying so."""
     note = f" ... (cut from {len(text)} characters; whole in results.json)"
     return text if len(text) <= limit else text[: limit - len(note)] + note
+
+
+@contextmanager
+def _store(uri: str, timeout_seconds: float) -> Iterator[None]:
+    """While the store at `uri` is used: what goes wrong with it is a `TrackingError`."""
+    _probe(uri, timeout_seconds)
+    try:
+        with _environment(timeout_seconds), _lock(uri):
+            yield
+    except Exception as error:  # MLflow raises its own, SQLAlchemy's, requests' and the file system's errors
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise TrackingError(f"the store {_without_password(uri)} refused: {reason}") from error
 
 
 def _probe(uri: str, timeout_seconds: float) -> None:
@@ -343,7 +404,21 @@ def _lock(uri: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{path}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        if not path.exists():
+            _create(path)
         yield
+
+
+def _create(path: Path) -> None:
+    """Make an empty store at `path`, whole or not at all.
+
+    MLflow takes many seconds for its tables, one migration after another, and cannot go on where it was killed.
+    """
+    draft = path.with_name(f"{path.name}.draft")
+    for left in (draft, draft.with_name(f"{draft.name}-journal")):
+        left.unlink(missing_ok=True)
+    _client(f"sqlite:///{draft.as_posix()}").search_experiments()
+    draft.replace(path)
 
 
 def _sqlite_path(uri: str) -> Path | None:

@@ -27,6 +27,10 @@ class Pool:
     """
 
     def __init__(self, modules: Iterable[str] = ()) -> None:
+        self._modules = list(modules)
+        self._begin()
+
+    def _begin(self) -> None:
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the server
         code = (
@@ -42,7 +46,7 @@ class Pool:
             start_new_session=True,  # Ctrl-C is for the sweep, which then says what should happen
         )
         theirs.close()
-        self.warm(modules)
+        self._send(Warm(tuple(self._modules)))
 
     def __enter__(self) -> Pool:
         return self
@@ -57,7 +61,14 @@ class Pool:
 
     def warm(self, modules: Iterable[str]) -> None:
         """Have `modules` imported before the next task is started. Returns at once."""
-        self._send(Warm(tuple(modules)))
+        added = tuple(modules)
+        self._modules += added
+        self._send(Warm(added))
+
+    def restart(self) -> None:
+        """Begin anew with another server, after `PoolDied`."""
+        self.close()
+        self._begin()
 
     def start(self, task: Task) -> None:
         self._send(task)

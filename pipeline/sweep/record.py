@@ -64,9 +64,9 @@ class JobRecord:
         return self.status in DONE
 
 
-def write(record: JobRecord) -> None:
-    """Write `record` into its folder, whole and on the disk. Raises `OSError` where that fails."""
-    write_whole(Path(record.folder) / FILE, json.dumps(plain(asdict(record)), indent=1) + "\n")
+def write(record: JobRecord, folder: Path | None = None) -> None:
+    """Write `record` into its folder, or `folder`, whole and on the disk. Raises `OSError` where that fails."""
+    write_whole((folder or Path(record.folder)) / FILE, json.dumps(plain(asdict(record)), indent=1) + "\n")
 
 
 def read(path: Path) -> JobRecord | None:
