@@ -27,7 +27,6 @@ from pipeline.sweep.identity import Identity, identity_of
 from pipeline.sweep.record import JobRecord
 from pipeline.sweep.task import Waiting
 from pipeline.tracking import (
-    TrackingError,
     default_uri,
     open_sweep,
     payload_of,
@@ -36,6 +35,7 @@ from pipeline.tracking import (
     send_sweep,
     write_payload,
 )
+from pipeline.tracking_store import TrackingError
 from stages.ir.errors import UserError
 
 Tell = Callable[[object], None]
@@ -167,39 +167,41 @@ class _Telling(Progress):
 # ---- after the sweep -----------------------------------------------------------------------
 
 
+def log_jobs(work: tuple[list[tuple[JobRecord, Config]], Mapping[str, str]], tell: Tell) -> tuple[list[str], list[str]]:
+    """Log those of the jobs that could not log themselves; the ids of all, and lines for the user where that fails."""
+    jobs, sweep = work
+    counting, missed = [], []
+    for record, config in jobs:
+        try:
+            counting.append(_logged(record, config, sweep))
+        except (TrackingError, OSError) as error:
+            missed.append(f"job {record.number} ({record.name}) is not in MLflow: {error}")
+    return counting, missed
+
+
 @dataclass(frozen=True)
 class Publication:
-    """A sweep to log. jobs: each with its config; metrics: of the sweep as a whole; folder: the sweep's own."""
+    """A sweep to log, with the files in `folder`. metrics: of the sweep as a whole; counting: ids of its jobs' runs."""
 
-    jobs: tuple[tuple[JobRecord, Config], ...]
+    config: Config
     sweep: Mapping[str, str]
     status: str
     metrics: Mapping[str, float]
+    counting: tuple[str, ...]
     folder: str
 
 
-def publish(publication: Publication, tell: Tell) -> list[str]:
-    """Log what the jobs could not log themselves, then the sweep; lines for the user."""
-    tracked = [(record, config) for record, config in publication.jobs if config.tracking.enabled]
-    if not tracked:
-        return []
-    counting, missed = [], []
-    for record, config in tracked:
-        try:
-            counting.append(_logged(record, config, publication.sweep))
-        except (TrackingError, OSError) as error:
-            missed.append(f"job {record.number} ({record.name}) is not in MLflow: {error}")
-    config = tracked[0][1]
-    tracking = config.tracking
-    folder = Path(publication.folder)
+def log_sweep(publication: Publication, tell: Tell) -> str:
+    """Bring the sweep's own run up to date; a line for the user."""
+    tracking = publication.config.tracking
     try:
         run_id = send_sweep(
-            *(publication.sweep, tracking.experiment, publication.status, publication.metrics, counting, folder),
-            *(_uri(config), tracking.timeout_seconds),
+            *(publication.sweep, tracking.experiment, publication.status, publication.metrics, publication.counting),
+            *(Path(publication.folder), _uri(publication.config), tracking.timeout_seconds),
         )
     except TrackingError as error:
-        return [*missed, f"the sweep is not in MLflow: {error}"]
-    return [*missed, f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {len(counting)} jobs"]
+        return f"the sweep is not in MLflow: {error}"
+    return f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {len(publication.counting)} jobs"
 
 
 def _logged(record: JobRecord, config: Config, sweep: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -40,7 +41,7 @@ _LIBRARIES = {"transformers": "transformers", "minilm": "transformers", "timm": 
 
 _TICK_SECONDS = 0.5
 _GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
-_PUBLISH_SECONDS = 600.0
+_MLFLOW_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,8 @@ class _Sweep:
     def announce(self) -> None:
         """Make the sweep known to MLflow, before its jobs are logged there."""
         tracked = [each.job.config for each in self.planned if each.job.config.tracking.enabled]
-        if tracked:
-            ended = self.pool.call("pipeline.sweep.job:announce", (tracked[0], self.sweep), _PUBLISH_SECONDS)
-            for line in ended.value or ([f"the sweep is not in MLflow yet: {ended.raised}"] if ended.code else []):
-                self.console.print(line, markup=False, soft_wrap=True)
+        for line in (self._in_process("announce", (tracked[0], self.sweep)) or []) if tracked else []:
+            self._say(line)
 
     # ---- running -------------------------------------------------------------------------------
 
@@ -242,28 +241,52 @@ class _Sweep:
         outcome = [each.record for each in self.planned]
         rows = table.rows_of(outcome)
         self.console.print(table.render(rows, self.folder.name))
+        for note in self.notes:
+            self._say(f"note: {note}")
+        self._write(rows)
+        right = all(record.done for record in outcome)
+        self._publish("interrupted" if interrupted else "passed" if right else "failed", rows)
+        return INTERRUPTED if interrupted else OK if right else FAILED
+
+    def _write(self, rows: Sequence[table.Row]) -> None:
         try:
             table.write(rows, self.folder, self.sweep)
         except OSError as error:
-            self.notes.append(f"the table cannot be written into {self.folder}: {error.strerror}")
-        for note in self.notes:
-            self.console.print(f"note: {note}", markup=False, soft_wrap=True)
-        right = all(record.done for record in outcome)
-        self._publish("interrupted" if interrupted else "passed" if right else "failed", outcome)
-        return INTERRUPTED if interrupted else OK if right else FAILED
+            self._say(f"note: the table cannot be written into {self.folder}: {error.strerror}")
 
-    def _publish(self, status: str, outcome: Sequence[JobRecord]) -> None:
-        jobs = tuple((each.record, each.job.config) for each in self.planned if each.record.folder)
-        counts = {name: sum(record.status == name for record in outcome) for name in records.STATUSES}
+    def _publish(self, status: str, rows: Sequence[table.Row]) -> None:
+        """Log the jobs that could not log themselves, then the sweep with its table, in which the runs' ids stand."""
+        tracked = [
+            (each.record, each.job.config)
+            for each in self.planned
+            if each.record.folder and each.job.config.tracking.enabled
+        ]
+        logged = self._in_process("log_jobs", (tracked, self.sweep)) if tracked else None
+        if logged is None:
+            return
+        counting, missed = logged
+        for line in missed:
+            self._say(line)
+        self._write(rows)
+        counts = {name: sum(row.record.status == name for row in rows) for name in records.STATUSES}
         metrics = {f"jobs.{name.replace(' ', '_')}": float(count) for name, count in counts.items()}
-        publication = Publication(jobs, self.sweep, status, metrics, str(self.folder))
+        about = (tracked[0][1], self.sweep, status, metrics, tuple(counting), str(self.folder))
+        line = self._in_process("log_sweep", Publication(*about))
+        if line is not None:
+            self._say(line)
+
+    def _in_process(self, function: str, argument: object) -> Any:
+        """What a function of `pipeline.sweep.job` returns that talks to MLflow; None where it came to nothing."""
         try:
-            ended = self.pool.call("pipeline.sweep.job:publish", publication, _PUBLISH_SECONDS)
+            ended = self.pool.call(f"pipeline.sweep.job:{function}", argument, _MLFLOW_SECONDS)
         except PoolDied as death:
             ended = Ended(-1, 1, raised=str(death))
-        said: list[str] = ended.value or ([f"the sweep is not in MLflow: {ended.raised}"] if ended.code else [])
-        for line in said:
-            self.console.print(line, markup=False, soft_wrap=True)
+        if ended.code:
+            self._say(f"MLflow was not told of the sweep: {ended.raised or verdict(ended, _MLFLOW_SECONDS, 0)[1]}")
+        return ended.value
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
 
 
 def memory_limit(config: Config) -> float:

@@ -92,7 +92,8 @@ def load_of(before: Conditions, other_cpus: float | None) -> str:
     elif other_cpus is None and before.load_average is not None and before.load_average > 0.5 * before.logical_cpus:
         said.append(f"the load average was {before.load_average:.1f} on {before.logical_cpus} CPUs at the beginning")
     if before.gpu_other_processes:
-        said.append(f"{before.gpu_other_processes} other processes used the GPU")
+        count = before.gpu_other_processes
+        said.append(f"{count} other process{'es' if count > 1 else ''} had the GPU open")
     return " and ".join(said)
 
 
