@@ -21,6 +21,7 @@ from torch.utils import _pytree
 from pipeline.config import Config
 from pipeline.device import describe, versions
 from pipeline.dump import Dump
+from pipeline.measuring import measuring_on
 from pipeline.precision import capturing, converted, narrowed, products, taking_any
 from pipeline.progress import Progress
 from pipeline.stages import Stage, plan, service
@@ -182,7 +183,9 @@ def _tune(run: Run, unit: Unit, session: Session) -> Unit:
         return replace(unit, program=with_schedules(unit.program, session.schedules))
     config, device = session.config, unit.program.device
     build, database = _builder(session, device), _database(session, device)
-    return replace(unit, program=run(unit.program, config.autotune, build, database, service("default_schedule")))
+    measuring = measuring_on(device, session.progress.waiting)
+    default = service("default_schedule")
+    return replace(unit, program=run(unit.program, config.autotune, build, database, default, measuring))
 
 
 _HANDOVER: dict[str, _Handover] = {

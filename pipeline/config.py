@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pipeline.schema import read
 from pipeline.stages import plan
+from pipeline.sweep.config import SweepConfig
 from pipeline.tracking import TrackingConfig
 from stages.autotune.config import AutotuneConfig
 from stages.benchmark.config import BenchmarkConfig, EngineConfig
@@ -177,6 +178,7 @@ class Config:
     validate: ValidateConfig
     benchmark: BenchmarkConfig
     tracking: TrackingConfig
+    sweep: SweepConfig
     stages: tuple[str, ...]
     seed: int = 0
     debug: bool = False
@@ -195,7 +197,7 @@ class Config:
 # The groups of `conf/`, as they are set by group=choice.
 GROUPS = (
     *("model", "device", "engine", "capture", "rewrite", "precision", "fusion", "buffers", "autotune", "codegen"),
-    *("runtime", "validate", "benchmark", "tracking", "experiment"),
+    *("runtime", "validate", "benchmark", "tracking", "sweep", "experiment"),
 )
 
 

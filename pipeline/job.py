@@ -8,7 +8,7 @@ again if nothing worth keeping is in it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from pipeline.config import Config
 from pipeline.device import describe, device_of, versions
 from pipeline.dump import Dump
 from pipeline.explain import explain
+from pipeline.files import write_whole
+from pipeline.measuring import measuring_on
 from pipeline.models import Model, load
 from pipeline.models.suite import expand
 from pipeline.precision import context_of, narrowed, products
@@ -43,20 +45,25 @@ def run(
     folder: Path,
     progress: Progress | None = None,
     result: Result | None = None,
+    sweep: Mapping[str, str] | None = None,
+    written: Callable[[Result], None] = lambda result: None,
 ) -> int:
     """Do the run; returns the exit code. Raises `UserError`, and whatever a fault of ours raises.
 
-    result   an empty `Result` of this config and folder, for a caller that wants to see what the run found
+    result    an empty `Result` of this config and folder, for a caller that wants to see what the run found
+    sweep     the sweep that this run is a job of (see `pipeline.report.record.RunRecord`)
+    written   called once the results are on the disk, before they are published
     """
     progress = progress or Progress()
     schedules = recipe.schedules if recipe is not None else None
     session = Session(config, progress, Dump(folder / "dump" if config.dump else None), schedules)
     result = result or Result(config, folder)
-    result.stage_seconds = progress.seconds
+    result.stage_seconds, result.sweep = progress.seconds, dict(sweep or {})
     try:
         with products(config.precision):
             _work(session, result, recipe)
         _write(result)
+        written(result)
         _publish(result, progress)
     except KeyboardInterrupt:
         return _interrupted(result, progress)
@@ -180,8 +187,11 @@ def _benchmark(
         with torch.no_grad():
             return compilation.call(*args, **kwargs)
 
+    measuring = measuring_on(device, progress.waiting)
     with progress.stage("peers"):
-        peers = build_peers(config.engine.peers, compilation.model, call, device, config.engine, progress.detail)
+        peers = build_peers(
+            config.engine.peers, compilation.model, call, device, config.engine, progress.detail, measuring
+        )
     engines = {"torchweld": ours, **{peer.name: peer.engine for peer in peers if peer.engine is not None}}
     plans = [program.plan for program in compilation.programs if program.plan is not None]
     with progress.stage("benchmark"):
@@ -201,8 +211,9 @@ def _benchmark(
             },
             details={peer.name: peer.detail for peer in peers},
             failures={peer.name: peer.failure for peer in peers if peer.failure},
+            measuring=measuring,
         )
-    with progress.stage("steps"), torch.no_grad():
+    with progress.stage("steps"), torch.no_grad(), measuring():
         result.step_ms = step_times(compilation, args, kwargs, device)
 
 
@@ -226,7 +237,7 @@ def _write_files(result: Result) -> None:
     service("write_report")(result)
     if result.compilation is None:
         return
-    (result.folder / "explain.txt").write_text(explain(result.compilation.units), encoding="utf-8")
+    write_whole(result.folder / "explain.txt", explain(result.compilation.units))
     if result.complete:
         values = result.to_dict()
         recipes.write(

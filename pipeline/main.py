@@ -3,13 +3,14 @@
 Comes in: `sys.argv`. Goes out: an exit code.
     0     done, and right         1   the compiled model is wrong, or a fault of ours
     2     something to mend       130 Ctrl-C
-Hydra parses, composes and runs; its own errors are said in our words, by composing once before it does.
+Hydra parses, composes and runs; its own errors are said in our words, by composing once before it does. A sweep is
+expanded by Hydra and run by `pipeline.sweep`; where the command line names a launcher or a sweeper of Hydra's, by that.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -44,59 +45,74 @@ def _run(arguments: Sequence[str]) -> int:
     options = get_args_parser().parse_args(list(arguments))
     hydra_source.register()
     asks_hydra = options.help or options.hydra_help or options.info or options.shell_completion
+    if options.multirun and not (asks_hydra or options.cfg):
+        from pipeline.sweep.command import sweep, sweep_through_hydra
+
+        by_hydra = any(text.lstrip("+").startswith(_PLUGINS) for text in options.overrides)
+        run = sweep_through_hydra if by_hydra else sweep
+        return run(list(options.overrides), options.config_dir, list(arguments))
     extra: list[str] = []
     folder: Path | None = None
     if not asks_hydra:
-        config = _check(options.overrides, options.multirun, options.config_dir)
+        config = _check(options.overrides, options.config_dir)
         named = any(text.startswith("hydra.run.dir=") for text in options.overrides)
-        if config is not None and not (options.cfg or named):
-            folder = _claim(config)
-            extra = [f"hydra.run.dir={_quoted(folder)}"]
+        if not (options.cfg or named):
+            folder = claim(config, config.job)
+            extra = [f"hydra.run.dir={quoted(folder)}"]
     codes: list[int] = []
 
     @hydra.main(config_path="pkg://conf", config_name="config", version_base="1.3")
     def task(composed: DictConfig) -> None:
         codes.append(_job(composed))
 
-    before = sys.argv
-    sys.argv = [before[0], *arguments, *extra]
     try:
-        task()
-    except SystemExit as stop:  # Hydra's, and ours after Ctrl-C
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        stopped = through_hydra(task, [*arguments, *extra])
     finally:
-        sys.argv = before
         if folder is not None:  # still empty where the run was stopped before it began
             with suppress(OSError):
                 folder.rmdir()
                 folder.parent.rmdir()
-    return max(codes, default=0)
+    return max(codes, default=0) if stopped is None else stopped
 
 
-def _check(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> Config | None:
-    """Check every job before the first one starts; the config of the only job, or None for a sweep."""
-    from pipeline.compose import compose, jobs_of
+# Overrides by which Hydra, not we, runs the jobs of a sweep.
+_PLUGINS = ("hydra/launcher=", "hydra/sweeper=")
+
+
+def through_hydra(task: Callable[[], None], arguments: Sequence[str]) -> int | None:
+    """Call Hydra's `task` as if it were started with `arguments`; the exit code where Hydra, or Ctrl-C, ended it."""
+    before = sys.argv
+    sys.argv = [before[0], *arguments]
+    try:
+        task()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    finally:
+        sys.argv = before
+    return None
+
+
+def _check(overrides: Sequence[str], config_dir: str | None) -> Config:
+    """The config of a run, of which everything that can be checked before it starts is checked."""
+    from pipeline.compose import compose
     from pipeline.configure import configuration
     from pipeline.device import device_of
     from pipeline.models.load import check_importable
 
-    configs = []
-    for job in jobs_of(overrides) if multirun else [list(overrides)]:
-        config, _ = configuration(compose(job, config_dir), job)
-        device_of(config.device)
-        check_importable(config.model)
-        configs.append(config)
-    return None if multirun else configs[0]
+    config, _ = configuration(compose(overrides, config_dir), overrides)
+    device_of(config.device)
+    check_importable(config.model)
+    return config
 
 
-def _claim(config: Config) -> Path:
-    """Make the run folder, `outputs/<date>/<time>-<job>`, under a name that no other run has."""
+def claim(config: Config, name: str) -> Path:
+    """Make the folder `outputs/<date>/<time>-<name>`, under a name that no other run has."""
     now = datetime.now()
     base = Path(config.outputs).absolute() / f"{now:%Y-%m-%d}"
     try:
         base.mkdir(parents=True, exist_ok=True)
         for number in range(1, 1000):
-            folder = base / f"{now:%H-%M-%S}-{config.job}{f'-{number}' if number > 1 else ''}"
+            folder = base / f"{now:%H-%M-%S}-{name}{f'-{number}' if number > 1 else ''}"
             try:
                 folder.mkdir()
             except FileExistsError:
@@ -110,18 +126,18 @@ def _claim(config: Config) -> Path:
     raise UserError(f"{base} has a thousand runs of this second", "wait for the next one")
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
     """`path` as a quoted string of Hydra's grammar."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("${", "\\${")
     return f'"{text}"'
 
 
 def _job(composed: DictConfig) -> int:
-    """One job, inside Hydra: its exit code. A user's error ends this job with a message, not the sweep."""
+    """The run, inside Hydra: its exit code."""
     from hydra.core.hydra_config import HydraConfig
 
     from pipeline.configure import configuration
-    from pipeline.job import INTERRUPTED, run
+    from pipeline.job import run
 
     about = HydraConfig.get()
     try:
@@ -131,8 +147,6 @@ def _job(composed: DictConfig) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
-    if code == INTERRUPTED:
-        raise SystemExit(code)  # the whole sweep, not this job alone
     return code
 
 

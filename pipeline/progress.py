@@ -56,6 +56,11 @@ class Progress:
             bar, task = self._bar
             bar.update(task, description=f"{self.current}: {text}")
 
+    def waiting(self, on: bool) -> None:
+        """The running stage begins (or ends) to wait until another process has timed what it times."""
+        if on:
+            self.say(f"{self.current}: waiting until another process has done its timing on this device")
+
     def say(self, text: str) -> None:
         """A line for the user, on a terminal or not; nothing if quiet."""
         if not self.quiet:

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from pipeline.config import Config
+from pipeline.files import write_whole
 from pipeline.schema import read as read_schema
 from stages.ir.errors import ConfigError, UserError, nearest
 from stages.ir.program import Program
@@ -86,9 +87,7 @@ def write(
     )
     head = f"# Make the same program again:  torchweld recipe={path.name}\n"
     body = yaml.safe_dump(plain(asdict(recipe)), sort_keys=False, width=120, allow_unicode=True)
-    scratch = path.with_suffix(".partial")
-    scratch.write_text(head + body, encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, head + body)
 
 
 def kernels_of(programs: Sequence[Program]) -> tuple[KernelRecord, ...]:

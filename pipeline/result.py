@@ -24,6 +24,7 @@ class Result:
     pictures        the arena of each graph as SVG, by the graph's number
     validation, benchmark   what the stages gave; None where they did not run (to the end)
     notes           what the user should know, in order
+    sweep           see `pipeline.report.record.RunRecord`
     """
 
     config: Config
@@ -41,6 +42,7 @@ class Result:
     started: float = field(default_factory=time.time)
     pictures: dict[int, str] = field(default_factory=dict)
     step_ms: dict[int, list[float]] = field(default_factory=dict)
+    sweep: dict[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

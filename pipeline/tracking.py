@@ -9,25 +9,21 @@ when it is used.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import logging
-import os
 import re
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline import sweep_runs
+from pipeline.files import write_whole
 from pipeline.report.collect import record_of
 from pipeline.report.record import RunRecord, flatten, plain
+from pipeline.tracking_store import TrackingError, client_of, experiment_of, reached, without_password
 from stages.ir.errors import require
 
 PAYLOAD = "tracking.json"
@@ -54,16 +50,13 @@ class TrackingConfig:
         require(self.timeout_seconds > 0, "tracking.timeout_seconds", f"{self.timeout_seconds} is not above 0")
 
 
-class TrackingError(Exception):
-    """The store did not take the run. The message says which store, and why."""
-
-
 @dataclass(frozen=True)
 class Payload:
     """What is logged of one run; `tracking.json` is this as JSON.
 
     start_ms, end_ms   milliseconds since 1970, UTC
     status             as `RunRecord.status`
+    sweep              of which it is a job (see `pipeline.report.record.RunRecord`); else empty
     run_id, uri        where it was logged; empty until it was
     """
 
@@ -75,6 +68,7 @@ class Payload:
     parameters: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    sweep: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
     uri: str = ""
 
@@ -104,9 +98,9 @@ def log_record(record: RunRecord, folder: Path, config: TrackingConfig, outputs:
     except TrackingError as error:
         return [
             f"not logged to MLflow: {error}",
-            f"the results are in {folder}; to log them later: {SYNC} {folder} --uri {_without_password(uri)}",
+            f"the results are in {folder}; to log them later: {SYNC} {folder} --uri {without_password(uri)}",
         ]
-    return [f"logged to MLflow: experiment '{payload.experiment}', run {run_id}, store {_without_password(uri)}"]
+    return [f"logged to MLflow: experiment '{payload.experiment}', run {run_id}, store {without_password(uri)}"]
 
 
 def default_uri(outputs: Path) -> str:
@@ -125,7 +119,7 @@ def payload_of(record: RunRecord, experiment: str) -> Payload:
     parameters = {key: _text(value) for key, value in flatten(plain(record.config)).items()}
     parameters |= {f"versions.{name}": version for name, version in record.versions.items()}
     if "tracking.uri" in parameters:
-        parameters["tracking.uri"] = _without_password(parameters["tracking.uri"])
+        parameters["tracking.uri"] = without_password(parameters["tracking.uri"])
     return Payload(
         name=record.name,
         experiment=experiment,
@@ -141,6 +135,7 @@ def payload_of(record: RunRecord, experiment: str) -> Payload:
             "config_hash": record.config_hash,
             "git_revision": git_revision(),
         },
+        sweep=dict(record.sweep),
     )
 
 
@@ -169,7 +164,10 @@ def _speed_metrics(record: RunRecord) -> dict[str, float | None]:
     benchmark = record.benchmark_to_show
     if benchmark is None:
         return {}
-    found: dict[str, float | None] = {}
+    found: dict[str, float | None] = {"conditions.other_cpus": benchmark.other_cpus}
+    for name, value in asdict(benchmark.before).items():
+        if isinstance(value, (int, float)):
+            found[f"conditions.{name}"] = value
     if benchmark.noise is not None:
         found[f"noise_ratio.{benchmark.baseline}"] = benchmark.noise.value
     for engine in benchmark.engines:
@@ -208,9 +206,7 @@ def git_revision() -> str:
 
 def write_payload(payload: Payload, folder: Path) -> None:
     """Write `tracking.json`, whole or not at all."""
-    draft = folder / f"{PAYLOAD}.tmp"
-    draft.write_text(json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(folder / PAYLOAD)
+    write_whole(folder / PAYLOAD, json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n")
 
 
 def read_payload(folder: Path) -> Payload:
@@ -230,27 +226,59 @@ def send(payload: Payload, folder: Path, uri: str, timeout_seconds: float) -> st
 
     `tracking.json` then says where the run is. Raises `TrackingError` where the store does not answer or refuses.
     """
-    _probe(uri, timeout_seconds)
-    try:
-        with _environment(timeout_seconds), _lock(uri):
-            run_id = _log(payload, folder, uri)
-    except Exception as error:  # MLflow raises its own, SQLAlchemy's, requests' and the file system's errors
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise TrackingError(f"the store {_without_password(uri)} refused: {reason}") from error
-    write_payload(Payload(**{**asdict(payload), "run_id": run_id, "uri": _without_password(uri)}), folder)
+    with reached(uri, timeout_seconds):
+        run_id = _log(payload, folder, uri)
+    write_payload(Payload(**{**asdict(payload), "run_id": run_id, "uri": without_password(uri)}), folder)
+    return run_id
+
+
+def open_sweep(sweep: Mapping[str, str], experiment: str, uri: str, timeout_seconds: float) -> str:
+    """Make the parent run of a sweep, and the store if there is none; its id. Raises `TrackingError` as `send` does."""
+    with reached(uri, timeout_seconds):
+        client, now = client_of(uri), int(time.time() * 1e3)
+        return sweep_runs.parent_of(client, experiment_of(client, experiment, uri), sweep, now)
+
+
+def send_sweep(
+    sweep: Mapping[str, str],
+    experiment: str,
+    status: str,
+    metrics: Mapping[str, float],
+    counting: Collection[str],
+    folder: Path,
+    uri: str,
+    timeout_seconds: float,
+) -> str:
+    """Bring the parent run of a sweep up to date; its id. Raises `TrackingError` as `send` does.
+
+    status     "passed", or what else the sweep came to
+    counting   the ids of the runs that are its jobs
+    folder     of the sweep: the files in it, not those of its jobs, are logged
+    """
+    with reached(uri, timeout_seconds):
+        client, now = client_of(uri), int(time.time() * 1e3)
+        where = experiment_of(client, experiment, uri)
+        run_id = sweep_runs.parent_of(client, where, sweep, now)
+        for name, value in metrics.items():
+            client.log_metric(run_id, name, value, now)
+        for name, text in (("status", status), ("git_revision", git_revision())):
+            client.set_tag(run_id, name, text)
+        for entry in sorted(folder.iterdir()):
+            if entry.is_file() and not entry.name.startswith("."):
+                client.log_artifact(run_id, str(entry))
+        sweep_runs.end_others(client, where, sweep, counting)
+        client.set_terminated(run_id, "FINISHED" if status == "passed" else "FAILED", now)
     return run_id
 
 
 def _log(payload: Payload, folder: Path, uri: str) -> str:
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    client = client_of(uri)
     from mlflow.entities import Metric, Param, RunTag
-    from mlflow.tracking import MlflowClient
     from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, MAX_PARAM_VAL_LENGTH, MAX_TAG_VAL_LENGTH
 
-    client = MlflowClient(tracking_uri=uri)
-    run = client.create_run(_experiment(client, payload.experiment, uri), payload.start_ms, run_name=payload.name)
+    experiment = experiment_of(client, payload.experiment, uri)
+    place = sweep_runs.child_tags(client, experiment, payload.sweep, payload.start_ms) if payload.sweep else {}
+    run = client.create_run(experiment, payload.start_ms, tags=place, run_name=payload.name)
     run_id = str(run.info.run_id)
 
     def key(name: str) -> str:
@@ -270,91 +298,12 @@ def _log(payload: Payload, folder: Path, uri: str) -> str:
             client.log_artifact(run_id, str(entry))
     done = "FINISHED" if payload.status in ("passed", "unvalidated") else "FAILED"
     client.set_terminated(run_id, done, payload.end_ms)
+    if payload.sweep:
+        sweep_runs.supersede(client, experiment, payload.sweep, run_id)
     return run_id
-
-
-def _experiment(client: Any, name: str, uri: str) -> str:
-    """The id of the experiment, made if there is none; files of a local store lie beside it."""
-    from mlflow.exceptions import MlflowException
-
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        local = _sqlite_path(uri)
-        artifacts = (local.parent / "mlflow-artifacts").as_uri() if local is not None else None
-        try:
-            return str(client.create_experiment(name, artifact_location=artifacts))
-        except MlflowException:
-            found = client.get_experiment_by_name(name)  # another process made it in between
-            if found is None:
-                raise
-    return str(found.experiment_id)
 
 
 def _fitted(text: str, limit: int) -> str:
     """`text` cut to what MLflow takes, and saying so."""
     note = f" ... (cut from {len(text)} characters; whole in results.json)"
     return text if len(text) <= limit else text[: limit - len(note)] + note
-
-
-def _probe(uri: str, timeout_seconds: float) -> None:
-    """Raise `TrackingError` unless a server at `uri` answers in time. MLflow itself would retry for minutes."""
-    if not uri.startswith(("http://", "https://")):
-        return
-    address = f"{_without_user(uri).rstrip('/')}/health"
-    try:
-        urllib.request.urlopen(address, timeout=timeout_seconds).close()
-    except urllib.error.HTTPError:
-        return  # it answers; what it thinks of us, it will say again
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise TrackingError(
-            f"the server {_without_password(uri)} did not answer within {timeout_seconds:g} s ({reason})"
-        ) from error
-
-
-@contextmanager
-def _environment(timeout_seconds: float) -> Iterator[None]:
-    """MLflow's settings while it is used: short waits, no samples of the machine, no reports to its makers."""
-    wanted = {
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_seconds))),
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-    }
-    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _lock(uri: str) -> Iterator[None]:
-    """One process at a time in a local store: two that create its tables at once would break it."""
-    path = _sqlite_path(uri)
-    if path is None:
-        yield
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{path}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _sqlite_path(uri: str) -> Path | None:
-    """The file of a sqlite store; None for a store of another kind."""
-    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
-
-
-def _without_password(uri: str) -> str:
-    """`uri` fit to be shown: its user and password, if it has them, are starred out."""
-    return re.sub(r"//[^/@]*@", "//***@", uri)
-
-
-def _without_user(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", uri)

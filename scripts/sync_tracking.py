@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.tracking import PAYLOAD, TrackingError, default_uri, read_payload, send
+from pipeline.tracking import PAYLOAD, default_uri, read_payload, send
+from pipeline.tracking_store import TrackingError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -48,6 +48,7 @@ def record_of(result: Result) -> RunRecord:
         validation=result.validation,
         benchmark=result.benchmark,
         notes=list(result.notes),
+        sweep=dict(getattr(result, "sweep", {})),
     )
     if result.status in _ENDED_EARLY:
         record.partial = f"{result.status} in {result.stopped_in or 'the beginning'}"

@@ -52,7 +52,27 @@ td, th { padding: 6px 10px; vertical-align: top; } td { border-top: 1px solid va
 .bar i { display: block; height: 100%; border-radius: 3px; background: var(--ours); }
 .plan { background: #fff; border-radius: 6px; padding: 8px; margin-top: 12px; }
 .plan img { width: 100%; display: block; }
+th[data-sorts] { cursor: pointer; } a { color: var(--ours); }
+svg .front { fill: none; stroke: var(--ours); stroke-width: 1.4; } svg .frame { stroke: var(--line); }
 ul { margin: 8px 0; padding-left: 20px; } details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); }
+"""
+
+
+# Sorts a table by the column whose heading is clicked on, the other way round at the second click. A cell says in
+# `data-sort` what it is sorted by; numbers come before text, and empty ones last.
+SORT = """
+document.querySelectorAll("th[data-sorts]").forEach(heading => heading.addEventListener("click", () => {
+  const body = heading.closest("table").tBodies[0], column = heading.cellIndex;
+  const down = heading.dataset.sorts === "up" ? -1 : 1;
+  heading.dataset.sorts = down === 1 ? "up" : "down";
+  const of = row => row.cells[column].dataset.sort;
+  [...body.rows].sort((one, other) => {
+    const a = of(one), b = of(other);
+    if (a === "" || b === "") return (a === "") - (b === "");
+    const numbers = Number(a) - Number(b);
+    return down * (Number.isNaN(numbers) ? a.localeCompare(b) : numbers);
+  }).forEach(row => body.append(row));
+}));
 """
 
 
@@ -92,6 +112,32 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], right: Iterab
     return tag("div", tag("table", inside), "scroll")
 
 
+def sortable(headings: Sequence[str], rows: Iterable[Sequence[tuple[Cell, float | str]]], right: Iterable[int]) -> Html:
+    """As `table`, for a page with the script `SORT`: every cell comes with what it is sorted by."""
+    flush = set(right)
+    head = "".join(
+        f'<th data-sorts=""{_RIGHT if at in flush else ""}>{escape(heading)}</th>'
+        for at, heading in enumerate(headings)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td data-sort="{escape(str(order))}"{_RIGHT if at in flush else ""}>{text_of(cell)}</td>'
+            for at, (cell, order) in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return tag("div", Html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"), "scroll")
+
+
+_RIGHT = ' class="right"'
+
+
+def link(target: str, text: str) -> Html:
+    return Html(f'<a href="{escape(target)}">{escape(text)}</a>')
+
+
 def section(heading: str, *parts: Cell) -> Html:
     return tag("section", join((tag("h2", heading), *parts)))
 
@@ -110,10 +156,11 @@ def bar(fraction: float) -> Html:
     return Html(f'<span class="bar"><i style="width:{100 * min(1.0, max(0.0, fraction)):.1f}%"></i></span>')
 
 
-def document(title: str, parts: Iterable[Cell]) -> str:
+def document(title: str, parts: Iterable[Cell], script: str = "") -> str:
     """The whole file."""
+    end = f"<script>{script}</script>" if script else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
-        f"<body><main>{text_of(join(parts))}</main></body></html>\n"
+        f"<body><main>{text_of(join(parts))}</main>{end}</body></html>\n"
     )

@@ -13,10 +13,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.files import write_whole
 from stages.benchmark.result import Benchmark
 from stages.validate.result import Validation
 
 OURS = "torchweld"
+
+# Keys of the config that cannot change a result: where files go, where runs are logged, how a sweep runs its jobs.
+BESIDE_THE_RESULT = ("outputs", "job", "tracking", "sweep")
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class RunRecord:
     partial         why the run ended early (Ctrl-C, an error), or empty
     programs        one for each graph
     notes           what stages had to say, in order
+    sweep           of which this run is a job: `id`, the same when the sweep is resumed, and `job`, its key; else empty
     sources         generated sources, file name -> text; written to `sources/`, and not in `results.json`
     """
 
@@ -122,6 +127,7 @@ class RunRecord:
     notes: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     partial: str = ""
+    sweep: dict[str, str] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -139,8 +145,8 @@ class RunRecord:
 
     @property
     def config_hash(self) -> str:
-        """16 hex digits over the resolved config."""
-        return hashlib.sha256(json.dumps(plain(self.config), sort_keys=True).encode()).hexdigest()[:16]
+        """See `config_hash`."""
+        return config_hash(self.config)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON values, and no timing where validation failed."""
@@ -161,6 +167,7 @@ class RunRecord:
             "benchmark": None if shown is None else shown.to_dict(),
             "programs": [asdict(program) for program in self.programs],
             "notes": self.notes,
+            "sweep": self.sweep,
             "sources": sorted(self.sources),
         }
         if self.status == "failed":
@@ -168,6 +175,12 @@ class RunRecord:
                 for step in program["steps"]:
                     step["median_ms"] = None
         return plain(values)
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """16 hex digits over the resolved config, less what cannot change a result."""
+    counts = {key: value for key, value in config.items() if key not in BESIDE_THE_RESULT}
+    return hashlib.sha256(json.dumps(plain(counts), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:
@@ -207,7 +220,5 @@ def write_files(record: RunRecord, folder: Path) -> None:
 def write_results(record: RunRecord, folder: Path) -> Path:
     """Write `results.json` into `folder`, whole or not at all."""
     path = folder / "results.json"
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(record.to_dict(), indent=1, allow_nan=False) + "\n")
-    draft.replace(path)
+    write_whole(path, json.dumps(record.to_dict(), indent=1, allow_nan=False) + "\n")
     return path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,22 @@ from stages.ir.words import counted
 
 Build = Callable[[Sequence[tuple[Kernel, Schedule]]], Sequence[Any]]
 Default = Callable[[Kernel, torch.device], Schedule]
+Measuring = Callable[[], AbstractContextManager[None]]
 
 
-def run(program: Program, config: AutotuneConfig, build: Build, database: Database, default: Default) -> Program:
+def run(
+    program: Program,
+    config: AutotuneConfig,
+    build: Build,
+    database: Database,
+    default: Default,
+    measuring: Measuring = nullcontext,
+) -> Program:
     """`program` with schedules.
 
-    build     compiles many (kernel, schedule) pairs at once, as codegen does
-    default   the schedule of a kernel that was not tuned, as codegen has it
+    build       compiles many (kernel, schedule) pairs at once, as codegen does
+    default     the schedule of a kernel that was not tuned, as codegen has it
+    measuring   the context that kernels are timed in: it keeps others from timing the device meanwhile
     """
     device = program.device
     untuned = [launch for launch in program.launches if launch.schedule is None]
@@ -46,7 +56,7 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
             seen = database.lookup(digest)
             missing[digest] = [schedule for schedule in wanted if schedule not in seen]
             known += not missing[digest]
-    fresh = _time(kernels, missing, program.device, config, build)
+    fresh = _time(kernels, missing, program.device, config, build, measuring)
     for digest, timings in fresh.items():
         timed += len(timings)
         database.record(digest, timings)
@@ -97,6 +107,7 @@ def _time(
     device: torch.device,
     config: AutotuneConfig,
     build: Build,
+    measuring: Measuring,
 ) -> dict[str, dict[Schedule, Timing]]:
     """Build all the missing candidates at once, then time those of each kernel against each other."""
     work = [(kernels[digest], schedule) for digest, schedules in missing.items() for schedule in schedules]
@@ -104,11 +115,12 @@ def _time(
         return {}
     built = dict(zip(((kernel.hash, schedule) for kernel, schedule in work), build(work), strict=True))
     result: dict[str, dict[Schedule, Timing]] = {}
-    for digest, schedules in missing.items():
-        if not schedules:
-            continue
-        tensors = sample_buffers(kernels[digest], device)
-        launches = [built[digest, schedule].bind(tensors) for schedule in schedules]
-        timings = time_in_turn(launches, device, config.milliseconds, config.rounds)
-        result[digest] = dict(zip(schedules, timings))
+    with measuring():
+        for digest, schedules in missing.items():
+            if not schedules:
+                continue
+            tensors = sample_buffers(kernels[digest], device)
+            launches = [built[digest, schedule].bind(tensors) for schedule in schedules]
+            timings = time_in_turn(launches, device, config.milliseconds, config.rounds)
+            result[digest] = dict(zip(schedules, timings))
     return result

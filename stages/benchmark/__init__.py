@@ -7,11 +7,12 @@ Inductor's. What is timed is the call as it stands: whoever builds an engine put
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from stages.benchmark.conditions import Conditions, read_conditions
+from stages.benchmark.conditions import Conditions, load_of, others_between, read_conditions, read_cpu_use
 from stages.benchmark.config import BenchmarkConfig, EngineConfig
 from stages.benchmark.memory import MemoryUse, measure_memory
 from stages.benchmark.result import Benchmark, CompileTime, EngineResult
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 AGAIN = " (again)"
+Measuring = Callable[[], AbstractContextManager[None]]
 
 
 def run(
@@ -48,6 +50,7 @@ def run(
     held_bytes: Mapping[str, int | None] | None = None,
     details: Mapping[str, str] | None = None,
     failures: Mapping[str, str] | None = None,
+    measuring: Measuring = nullcontext,
 ) -> Benchmark:
     """Time `engines` in turn: A B C A B C ...
 
@@ -56,29 +59,57 @@ def run(
     batch_size      items that one call handles
     compile_times, held_bytes, details   what builders know, by engine: see `EngineResult` and `MemoryUse`
     failures        engines that could not be built, with the reason: they are in the result, without figures
+    measuring       the context that everything is timed in: it keeps others from timing the device meanwhile
 
     An engine that raises is in the result with its reason; the others go on.
     """
-    begin, before = time.perf_counter(), read_conditions(device)
+    with measuring():
+        return _run(
+            engines,
+            config,
+            device,
+            baseline,
+            batch_size,
+            compile_times or {},
+            held_bytes or {},
+            details or {},
+            failures or {},
+        )
+
+
+def _run(
+    engines: Mapping[str, Engine],
+    config: BenchmarkConfig,
+    device: torch.device,
+    baseline: str,
+    batch_size: int,
+    compile_times: Mapping[str, CompileTime],
+    held_bytes: Mapping[str, int | None],
+    details: Mapping[str, str],
+    failures: Mapping[str, str],
+) -> Benchmark:
+    begin, before, cpu = time.perf_counter(), read_conditions(device), read_cpu_use()
     clock = clock_for(device, config.flush_l2)
     timed = dict(engines)
     if config.noise_floor and baseline in engines:
         timed[baseline + AGAIN] = engines[baseline]
     samples, raised = interleave(timed, clock, config)
-    broken = {**(failures or {}), **raised}
+    other_cpus = others_between(cpu, read_cpu_use())
+    load = load_of(before, other_cpus)
+    broken = {**failures, **raised}
     results = []
     for name in dict.fromkeys((*engines, *broken)):
         if name.endswith(AGAIN):
             continue
         about = EngineResult(
             name,
-            compile_time=(compile_times or {}).get(name, CompileTime()),
-            detail=(details or {}).get(name, ""),
+            compile_time=compile_times.get(name, CompileTime()),
+            detail=details.get(name, ""),
             failure=broken.get(name, ""),
         )
         if name in samples:
             speedup = None if name == baseline else _ratio(samples, baseline, name, config)
-            memory = measure_memory(engines[name], device, (held_bytes or {}).get(name)) if config.memory else None
+            memory = measure_memory(engines[name], device, held_bytes.get(name)) if config.memory else None
             about = _with_figures(about, samples[name], speedup, memory, batch_size)
         results.append(about)
     after = read_conditions(device)
@@ -97,7 +128,9 @@ def run(
         before=before,
         after=after,
         ceilings=ceilings,
-        notes=tuple(_notes(noise, before)),
+        other_cpus=other_cpus,
+        load=load,
+        notes=tuple(_notes(noise, load)),
     )
 
 
@@ -126,7 +159,7 @@ def _with_figures(
     )
 
 
-def _notes(noise: Ratio | None, before: Conditions) -> list[str]:
+def _notes(noise: Ratio | None, load: str) -> list[str]:
     """What makes the figures less sure than they look."""
     notes = []
     if noise is not None and noise.clear:
@@ -134,9 +167,6 @@ def _notes(noise: Ratio | None, before: Conditions) -> list[str]:
             f"the baseline against itself measured {noise.value:.3f}, which is not 1 by chance: differences of "
             f"{abs(noise.value - 1) * 100:.1f} % and less mean nothing in this run"
         )
-    if before.load_average is not None and before.load_average > 0.5 * before.logical_cpus:
-        notes.append(
-            f"the load average was {before.load_average:.1f} on {before.logical_cpus} CPUs before the first timing: "
-            "part of that may be this run's own compilation, the rest is other work that disturbs the figures"
-        )
+    if load:
+        notes.append(f"measured under load: {load}; compare these figures with care")
     return notes

@@ -12,6 +12,7 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -25,6 +26,7 @@ from stages.benchmark.timing import Engine, clock_for, interleave
 
 Call = Callable[[Callable[..., Any]], object]
 """Runs a model-like callable on the inputs and gives its result."""
+Measuring = Callable[[], AbstractContextManager[None]]
 
 # Of `inductor_best`: enough to tell variants apart that differ by more than the benchmark would show anyway.
 _CHOOSING = BenchmarkConfig(min_rounds=7, min_seconds=1.0, max_seconds=20.0, noise_floor=False, memory=False)
@@ -60,12 +62,14 @@ def build_peers(
     device: torch.device,
     config: EngineConfig,
     progress: Callable[[str], None] = lambda message: None,
+    measuring: Measuring = nullcontext,
 ) -> list[Peer]:
     """One `Peer` for each of `names`, in order.
 
     model      the eager model, on `device`
     call       runs a model-like callable: `call(model)` is eager itself
     progress   told what is built next
+    measuring  the context that variants of a peer are timed in: it keeps others from timing the device meanwhile
     """
     threads = torch.get_num_threads()
     peers = []
@@ -73,7 +77,7 @@ def build_peers(
         progress(f"building the peer {name}")
         before = _reserved(device)
         try:
-            peer = _BUILDERS[name](name, model, call, device, config)
+            peer = _BUILDERS[name](name, model, call, device, config, measuring)
             after = _reserved(device)
             if after is not None and before is not None:
                 peer = replace(peer, held_bytes=max(0, after - before))
@@ -84,12 +88,14 @@ def build_peers(
     return peers
 
 
-def _eager(name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig) -> Peer:
+def _eager(
+    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig, measuring: Measuring
+) -> Peer:
     return Peer(name, lambda: call(model))
 
 
 def _eager_cudagraph(
-    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig
+    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig, measuring: Measuring
 ) -> Peer:
     """Eager's own kernels in one CUDA graph, on inputs at fixed addresses: eager without its launch overhead."""
     if device.type != "cuda":
@@ -117,16 +123,20 @@ def _eager_cudagraph(
     return Peer(name, replay, CompileTime(cold_seconds=seconds), "inputs and outputs at fixed addresses")
 
 
-def _inductor(name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig) -> Peer:
+def _inductor(
+    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig, measuring: Measuring
+) -> Peer:
     return _compile(name, "default", model, call, device, config.warm_compile)
 
 
-def _inductor_max(name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig) -> Peer:
+def _inductor_max(
+    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig, measuring: Measuring
+) -> Peer:
     return _compile(name, "max-autotune+frozen", model, call, device, config.warm_compile)
 
 
 def _inductor_best(
-    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig
+    name: str, model: Callable[..., Any], call: Call, device: torch.device, config: EngineConfig, measuring: Measuring
 ) -> Peer:
     """Builds every variant of the config, times them in turn, keeps the one of the least median."""
     variants = config.best_variants_cuda if device.type == "cuda" else config.best_variants_cpu
@@ -138,7 +148,8 @@ def _inductor_best(
         except Exception as error:
             told[variant] = f"{variant} failed ({_reason(error)})"
     engines = {variant: peer.engine for variant, peer in built.items() if peer.engine is not None}
-    samples, raised = interleave(engines, clock_for(device), _CHOOSING)
+    with measuring():
+        samples, raised = interleave(engines, clock_for(device), _CHOOSING)
     told |= {variant: f"{variant} failed ({reason})" for variant, reason in raised.items()}
     medians = {variant: summarize(found.device_ms).median_ms for variant, found in samples.items()}
     if not medians:
@@ -149,7 +160,7 @@ def _inductor_best(
     return replace(built[best], detail=f"{built[best].detail} (of {others})")
 
 
-_BUILDERS: dict[str, Callable[[str, Callable[..., Any], Call, torch.device, EngineConfig], Peer]] = {
+_BUILDERS: dict[str, Callable[[str, Callable[..., Any], Call, torch.device, EngineConfig, Measuring], Peer]] = {
     "eager": _eager,
     "eager_cudagraph": _eager_cudagraph,
     "inductor": _inductor,

@@ -59,6 +59,8 @@ class Benchmark:
     clock    "perf_counter" or "cuda_events"
     before, after   the machine at the first and after the last timing
     ceilings        what the device reaches, where it was measured
+    other_cpus      CPUs that other processes kept busy while engines were timed, on the mean; None if not known
+    load            what else used the machine then, in words; empty where it was little, or is not known
     """
 
     baseline: str
@@ -73,6 +75,8 @@ class Benchmark:
     before: Conditions
     after: Conditions
     ceilings: Ceilings | None = None
+    other_cpus: float | None = None
+    load: str = ""
     notes: tuple[str, ...] = ()
 
     def engine(self, name: str) -> EngineResult:

@@ -127,7 +127,9 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
     def compile_time(cold_seconds: float | None = None, warm_seconds: float | None = None) -> Any:
         return SimpleNamespace(cold_seconds=cold_seconds, warm_seconds=warm_seconds)
 
-    def build_peers(names: Any, model: Any, call: Any, device: Any, config: Any, progress: Any) -> list[Any]:
+    def build_peers(
+        names: Any, model: Any, call: Any, device: Any, config: Any, progress: Any, measuring: Any
+    ) -> list[Any]:
         about = {"compile_time": compile_time(), "detail": "", "held_bytes": None, "failure": ""}
         return [SimpleNamespace(name=name, engine=lambda: call(model), **about) for name in names]
 

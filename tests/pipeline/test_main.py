@@ -113,16 +113,6 @@ def test_ctrl_c_while_logging_leaves_whole_results(
     assert "are whole, but not all of them were logged" in capsys.readouterr().out
 
 
-def test_ctrl_c_ends_a_whole_sweep(here: Path, calls: Calls, monkeypatch) -> None:
-    def interrupt(*arguments: object) -> None:
-        calls.note("fusion")
-        raise KeyboardInterrupt
-
-    replaced(monkeypatch, "fusion", interrupt)
-    assert torchweld(monkeypatch, "-m", *MODEL, "device=cpu", "seed=1,2") == 130
-    assert calls.order.count("fusion") == 1
-
-
 def test_a_users_error_in_a_stage_leaves_nothing(here: Path, calls: Calls, monkeypatch, capsys) -> None:
     def no_compiler(*arguments: object) -> None:
         raise UserError("there is no C++ compiler", "install g++")
@@ -157,12 +147,6 @@ def test_two_runs_of_one_second_get_two_folders(here: Path, calls: Calls, monkey
         assert torchweld(monkeypatch, *MODEL, "device=cpu") == 0
     names = sorted(path.name for path in (here / "outputs" / "2026-01-02").iterdir())
     assert names == ["03-04-05-custom-fp32", "03-04-05-custom-fp32-2"]
-
-
-def test_a_sweep_runs_every_job(here: Path, calls: Calls, monkeypatch) -> None:
-    assert torchweld(monkeypatch, "-m", *MODEL, "device=cpu", "precision=fp32,amp") == 0
-    assert calls.order.count("benchmark") == 2
-    assert len(list((here / "outputs").glob("*/*-sweep/*-custom-*/results.yaml"))) == 2
 
 
 def test_a_recipe_makes_the_same_program_without_tuning(here: Path, calls: Calls, monkeypatch, capsys) -> None:

@@ -1,24 +1,28 @@
 """Tracking: what is logged, several processes on a fresh store, and a server that does not answer."""
 
 import json
-import multiprocessing
 import shutil
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.report.record import RunRecord
+from pipeline.sweep.pool import Pool
+from pipeline.sweep.task import Ended, Task
 from pipeline.tracking import (
     TrackingConfig,
-    TrackingError,
     default_uri,
     log_record,
+    open_sweep,
     payload_of,
     read_payload,
     send,
+    send_sweep,
     write_payload,
 )
+from pipeline.tracking_store import TrackingError
 from scripts.sync_tracking import main as sync
 from stages.ir.errors import ConfigError
 from tests.report.samples import record
@@ -88,21 +92,68 @@ def test_a_failed_run_is_logged_as_failed_and_without_times(folder):
     assert runs_of(default_uri(folder.parent))[0].info.status == "FAILED"
 
 
-def _first_touch(number, outputs):
+def first_touch(argument, tell):
+    """Log a run as soon as all the other processes are ready to."""
+    number, outputs = argument
     folder = Path(outputs) / f"run{number}"
     folder.mkdir()
-    log_record(RunRecord(f"run{number}"), folder, TrackingConfig(), Path(outputs))
+    while len(list(Path(outputs).glob("run*"))) < PROCESSES:
+        time.sleep(0.01)
+    return log_record(RunRecord(f"run{number}"), folder, TrackingConfig(), Path(outputs))
+
+
+PROCESSES = 8
 
 
 def test_processes_that_meet_on_a_fresh_store_are_all_recorded(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=_first_touch, args=(number, str(tmp_path))) for number in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    assert {run.info.run_name for run in runs_of(default_uri(tmp_path))} == {"run0", "run1", "run2"}
+    said = []
+    with Pool(["mlflow.tracking", "pipeline.tracking"]) as pool:
+        for number in range(PROCESSES):
+            pool.start(Task(number, "tests.report.test_tracking:first_touch", (number, str(tmp_path))))
+        while len(said) < PROCESSES:
+            said += [event.value for event in pool.events(None) if isinstance(event, Ended)]
+    assert all("logged to MLflow" in line for (line,) in said)
+    assert {run.info.run_name for run in runs_of(default_uri(tmp_path))} == {f"run{at}" for at in range(PROCESSES)}
+
+
+def test_a_process_killed_while_it_makes_the_store_leaves_none(tmp_path):
+    with Pool(["mlflow.tracking", "pipeline.tracking"]) as pool:
+        pool.start(Task(0, "tests.report.test_tracking:first_touch", (0, str(tmp_path))))
+        for number in range(1, PROCESSES):
+            (tmp_path / f"run{number}").mkdir()
+        while not (tmp_path / "mlflow.db.draft").exists():
+            assert not pool.events(0.02)
+    assert not (tmp_path / "mlflow.db").exists()
+    (line,) = log_record(RunRecord("after"), tmp_path / "run0", TrackingConfig(), tmp_path)
+    assert "logged to MLflow" in line
+    assert [run.info.run_name for run in runs_of(default_uri(tmp_path))] == ["after"]
+    assert not list(tmp_path.glob("*.draft*"))
+
+
+def test_a_sweep_is_a_parent_with_its_jobs_below(folder):
+    outputs, uri = folder.parent, default_uri(folder.parent)
+    sweep = {"id": "0123456789abcdef", "name": "12-00-00-sweep"}
+    parent = open_sweep(sweep, "torchweld", uri, 5.0)
+    ids = []
+    for job, passed in (("one", False), ("two", True), ("one", True)):  # job one runs again
+        made = record(passed)
+        made.sweep = {**sweep, "job": job}
+        assert "logged" in log_record(made, folder, TrackingConfig(), outputs)[0]
+        ids.append(read_payload(folder).run_id)
+    client = client_of(uri)
+    cut = client.create_run(client.get_run(parent).info.experiment_id, tags={**client.get_run(ids[1]).data.tags})
+    (outputs / "sweep").mkdir()
+    (outputs / "sweep" / "sweep.md").write_text("a table")
+    assert send_sweep(sweep, "torchweld", "passed", {"jobs.passed": 2}, ids[1:], outputs / "sweep", uri, 5.0) == parent
+    runs = {run.info.run_id: run for run in runs_of(uri)}
+    assert len(runs) == 5
+    assert all(runs[run_id].data.tags["mlflow.parentRunId"] == parent for run_id in ids)
+    assert runs[parent].info.status == "FINISHED" and runs[parent].data.metrics == {"jobs.passed": 2.0}
+    assert runs[parent].data.tags["status"] == "passed"
+    assert [file.path for file in client.list_artifacts(parent)] == ["sweep.md"]
+    assert runs[ids[0]].data.tags["superseded"] == ids[2] and runs[ids[0]].info.status == "FAILED"
+    assert runs[cut.info.run_id].info.status == "KILLED" and "superseded" in runs[cut.info.run_id].data.tags
+    assert not any("superseded" in runs[run_id].data.tags for run_id in ids[1:])
 
 
 def test_a_server_that_does_not_answer_costs_a_message_and_can_be_made_up_for(folder, dead_server, capsys):

@@ -1,0 +1,185 @@
+"""Runs beside each other on one page: speed with intervals, accuracy, memory, compile time, and what is best in two.
+
+Comes in: a `Summary` for each run. Goes out: one HTML file without network. A run that is not right has no speed and is
+in no plot. Which runs are on a Pareto front: those that no run of the same model beats in both figures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pipeline.files import write_whole
+from pipeline.report import page, words
+from pipeline.report.charts import Bar, Point, bars, scatter
+from pipeline.report.page import Cell, Html, section, tag
+from pipeline.report.summary import Summary
+from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
+
+Figure = Callable[[Summary], float | None]
+
+_RIGHT = ("passed", "unvalidated")
+_BESIDE = ("outputs", "job", "tracking.", "sweep.")  # settings that do not set runs apart
+
+
+def write_page(path: Path, title: str, runs: Sequence[Summary], about: str = "") -> None:
+    """Write the page to `path`, whole or not at all; links lead to the runs' own reports, relative to it."""
+    write_whole(path, render_page(title, runs, about, path.parent))
+
+
+def render_page(title: str, runs: Sequence[Summary], about: str, folder: Path) -> str:
+    """The page as text. folder: where it will lie."""
+    return page.document(f"{title} – torchweld", _sections(title, runs, about, folder), page.SORT)
+
+
+def _sections(title: str, runs: Sequence[Summary], about: str, folder: Path) -> Iterator[Cell]:
+    right = sum(run.status in _RIGHT for run in runs)
+    verdict = tag("span", f"{right} of {len(runs)} right", f"status {'passed' if right == len(runs) else 'failed'}")
+    parts: list[Cell] = [tag("div", page.join((tag("h1", title), verdict)), "title")]
+    parts += [tag("p", about, "soft")] if about else []
+    parts += [tag("p", device, "soft") for device in dict.fromkeys(run.device for run in runs if run.device)]
+    yield tag("header", page.join(parts))
+    rated = [run for run in runs if run.speedup is not None]
+    if rated:
+        baselines = ", ".join(dict.fromkeys(run.baseline for run in rated))
+        yield section("Speed", _bars(rated, f"Speed-up against {baselines}, with intervals (longer is better)"))
+    yield section("Runs", tag("p", "A click on a heading sorts.", "soft small"), _table(runs, folder))
+    plots = [
+        scatter(*arguments)
+        for arguments in (
+            ("Latency and accuracy", "median ms", "error / eager's error", _points(runs, _latency, _error)),
+            ("Latency and memory", "median ms", "peak MiB", _points(runs, _latency, _mebibytes)),
+        )
+        if arguments[3]
+    ]
+    if plots:
+        text = "Lower and further left is better. Joined are the runs that no other run of their model beats in both."
+        yield section("Trade-offs", tag("p", text, "soft small"), tag("div", page.join(plots), "charts"))
+    loaded = [f"{run.name}: {run.load}" for run in runs if run.load]
+    if loaded:
+        yield section("Timed under load", page.bullets(loaded))
+    missing = [_failure(run) for run in runs if run.status not in _RIGHT and run.reason]
+    if missing:
+        yield section("Without a right result", *missing)
+
+
+def _bars(rated: Sequence[Summary], caption: str) -> Html:
+    items = []
+    for run in rated:
+        assert run.speedup is not None
+        ratio = run.speedup
+        items.append(Bar(run.name, ratio.value, ratio.low, ratio.high, words.speedup(ratio), ours=ratio.low > 1))
+    return bars(caption, items, mark=1.0, names=max(116, min(420, 7 * max(len(run.name) for run in rated))))
+
+
+# ---- the table -----------------------------------------------------------------------------
+
+
+def _table(runs: Sequence[Summary], folder: Path) -> Html:
+    differing = differences(runs)
+    first = runs[0] if runs else None
+    headings = ["run", "status", *differing, "median ms", "speed-up", "× first run", "error", "memory", "compile"]
+    rows = []
+    for run in runs:
+        settings: list[tuple[Cell, float | str]] = [
+            (str(run.settings.get(key, words.NONE)), str(run.settings.get(key, ""))) for key in differing
+        ]
+        versus = against(first, run) if first is not None and run is not first else None
+        star = "*" if run.load else ""
+        rows.append(
+            [
+                (_name(run, folder), run.name),
+                (tag("span", run.status, "yes" if run.status in _RIGHT else "no"), run.status),
+                *settings,
+                (words.milliseconds(run.latency_ms) + star, _order(run.latency_ms)),
+                (words.speedup(run.speedup), _order(run.speedup.value if run.speedup else None)),
+                (words.speedup(versus), _order(versus.value if versus else None)),
+                (words.NONE if run.error_ratio is None else f"{run.error_ratio:.2f} ×", _order(run.error_ratio)),
+                (words.size(run.memory_bytes), _order(run.memory_bytes)),
+                (
+                    words.seconds(run.compile_seconds) + (" warm" if run.compile_warm else ""),
+                    _order(run.compile_seconds),
+                ),
+            ]
+        )
+    return page.sortable(headings, rows, right=range(len(headings) - 6, len(headings)))
+
+
+def _order(value: float | None) -> float | str:
+    """What a cell is sorted by; one without a figure comes last."""
+    return "" if value is None else value
+
+
+def _name(run: Summary, folder: Path) -> Html:
+    """The name, as a link to the run's own report where it has one."""
+    report = Path(run.folder) / "report.html"
+    if not run.folder or not report.is_file():
+        return tag("span", run.name)
+    return page.link(Path(os.path.relpath(report, folder)).as_posix(), run.name)
+
+
+def differences(runs: Sequence[Summary]) -> list[str]:
+    """The settings in which runs differ, as far as they are known; those that follow from another's name left out."""
+    known = [run.settings for run in runs if run.settings]
+    keys = dict.fromkeys(key for settings in known for key in settings)
+    found = [
+        key for key in keys if not key.startswith(_BESIDE) and len({str(settings.get(key)) for settings in known}) > 1
+    ]
+    if "model.name" in found:  # a model's sizes, inputs and source come with its name
+        found = [key for key in found if not key.startswith("model.") or key == "model.name"]
+    return found if len(found) <= _MOST_COLUMNS else found[:_MOST_COLUMNS]
+
+
+_MOST_COLUMNS = 6
+
+
+def against(first: Summary, run: Summary) -> Ratio | None:
+    """How much faster `run` is than `first`, where both ran the same model, of the same sizes, on the same device."""
+    same = ("model.name", "model.path", "model.batch", "model.sequence", "model.image_size")
+    if first.device != run.device or any(first.settings.get(key) != run.settings.get(key) for key in same):
+        return None
+    if not first.samples_ms or not run.samples_ms or {first.status, run.status} - set(_RIGHT):
+        return None
+    return ratio_of_independent_medians(first.samples_ms, run.samples_ms)
+
+
+# ---- the plots -----------------------------------------------------------------------------
+
+
+def _latency(run: Summary) -> float | None:
+    return run.latency_ms
+
+
+def _error(run: Summary) -> float | None:
+    return run.error_ratio
+
+
+def _mebibytes(run: Summary) -> float | None:
+    return None if run.memory_bytes is None else run.memory_bytes / 2**20
+
+
+def _points(runs: Sequence[Summary], x: Figure, y: Figure) -> list[Point]:
+    placed = [
+        (run, across, up)
+        for run in runs
+        if run.status in _RIGHT and (across := x(run)) is not None and (up := y(run)) is not None
+    ]
+    best = {
+        id(run)
+        for model in {run.model for run, _, _ in placed}
+        for run in front([(run, across, up) for run, across, up in placed if run.model == model])
+    }
+    return [Point(run.name, across, up, run.model, id(run) in best) for run, across, up in placed]
+
+
+def front(placed: Sequence[tuple[Summary, float, float]]) -> list[Summary]:
+    """The runs that no other one beats: none is as low in both figures and lower in one."""
+    return [run for run, x, y in placed if not any(x2 <= x and y2 <= y and (x2 < x or y2 < y) for _, x2, y2 in placed)]
+
+
+def _failure(run: Summary) -> Html:
+    reason, _, log = run.reason.partition("\n")
+    parts: list[Cell] = [tag("p", page.join((tag("b", run.name), f" {run.status}: {reason}")))]
+    parts += [tag("pre", log)] if log else []
+    return page.join([*parts, tag("p", run.folder, "soft small")])
