@@ -169,6 +169,7 @@ def _judge(session: Session, device: torch.device) -> Judge | None:
         database=_database(session, device),
         default=service("default_schedule"),
         device=device,
+        measuring=measuring_on(device, session.progress.waiting),
     )
 
 

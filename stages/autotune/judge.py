@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -47,15 +48,17 @@ def judge(
     device: torch.device,
     gpu: GpuFacts | None = None,
     measure: Measure | None = None,
+    measuring: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Verdict]:
     """A verdict for each contest: the template where its best schedule beats the library by `config.margin`.
 
     build, default   codegen's builder and its schedule of a kernel that was not tuned
     gpu              what the cost model knows of the GPU; None: asked of `device`, where that is one
     measure          seconds of each of several runs; None: by device events
+    measuring        the context that a contest is timed in: it keeps others from timing the device meanwhile
     """
     facts = gpu or (gpu_facts(device) if device.type == "cuda" else None)
-    court = _Court(config, build, database, default, device, measure or _timer(config, device))
+    court = _Court(config, build, database, default, device, measure or _timer(config, device), measuring)
     wanted = {contest.key: court.wanted(contest, facts) for contest in contests}
     fresh = {contest.key: contest for contest in contests if court.unknown(contest, wanted[contest.key])}
     court.time(fresh, wanted)
@@ -82,9 +85,10 @@ class _Court:
         default: Default,
         device: torch.device,
         measure: Measure,
+        measuring: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.config, self.build, self.database, self.default = config, build, database, default
-        self.device, self.measure = device, measure
+        self.device, self.measure, self.measuring = device, measure, measuring
 
     def wanted(self, contest: Contest, gpu: GpuFacts | None) -> list[Schedule]:
         """The schedules of the template that are timed; on the CPU a product is a row kernel, of the default one."""
@@ -122,7 +126,8 @@ class _Court:
             memory = Memory(contest, self.device)
             runs = [memory.run([replace(contest.template, schedule=schedule)], built) for schedule in able]
             runs.append(memory.run([self.scheduled(step) for step in contest.library], built))
-            *timings, library = (_per_copy(timing, memory.copies) for timing in self.measure(runs))
+            with self.measuring():
+                *timings, library = (_per_copy(timing, memory.copies) for timing in self.measure(runs))
             never = Timing(math.inf, math.inf, math.inf)
             self.database.record(f"template {key}", {**dict.fromkeys(wanted[key], never), **dict(zip(able, timings))})
             self.database.record(f"library {key}", {Schedule(): library})
