@@ -59,10 +59,11 @@ def _convolution(node: fx.Node, names: Sequence[str], made: Absorption) -> None:
 
 
 def _fits_cudnn(node: fx.Node) -> bool:
-    """A convolution over images, in one group, of a type that cuDNN's fused kernels have."""
-    transposed, groups = node.args[6], node.args[8]
+    """A convolution over images, in one group and without gaps, of a type that cuDNN's fused kernels have."""
+    dilation, transposed, groups = node.args[5], node.args[6], node.args[8]
     value = known_tensor(node)
-    return not transposed and bool(groups == 1) and value.dim() == 4 and value.dtype in CUDNN_TYPES
+    dense = not transposed and groups == 1 and set(dilation) == {1}  # type: ignore[arg-type]
+    return bool(dense) and value.dim() == 4 and value.dtype in CUDNN_TYPES
 
 
 def _sum_of(node: fx.Node) -> Sum | None:

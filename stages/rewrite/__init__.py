@@ -14,9 +14,11 @@ from stages.rewrite.cleanup import remove_dead, remove_duplicates, remove_identi
 from stages.rewrite.config import PASSES, RewriteConfig
 from stages.rewrite.convolution_bias import peel_bias
 from stages.rewrite.freeze import fold_constants
+from stages.rewrite.gelu import fuse_gelu
 from stages.rewrite.layout import channels_last
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.pad import pad_unaligned
+from stages.rewrite.pointwise import pointwise_to_linear
 from stages.rewrite.pooling import pool_to_maxima
 from stages.rewrite.prepack import prepack
 from stages.rewrite.propagate import outputs_of, propagate
@@ -28,11 +30,13 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "remove_duplicates": remove_duplicates,
     "remove_dead": remove_dead,
     "fold_batch_norm": fold_batch_norm,
+    "fuse_gelu": fuse_gelu,
     "patches_to_linear": patches_to_linear,
     "space_to_depth": space_to_depth,
     "pool_to_maxima": pool_to_maxima,
     "peel_bias": peel_bias,
     "channels_last": channels_last,
+    "pointwise_to_linear": pointwise_to_linear,
     "merge_siblings": merge_siblings,
     "pad_unaligned": pad_unaligned,
     "prepack": prepack,

@@ -70,12 +70,17 @@ def _lay_out(body: fx.Graph, node: fx.Node, position: int, laid_out: dict[fx.Nod
     value = tensor_of(source)
     assert value is not None
     weight = position == 1
-    if value.is_contiguous(memory_format=torch.channels_last) and (not weight or _says_channels_last(value)):
+    if is_channels_last(value) and (not weight or _says_channels_last(value)):
         return
     if source not in laid_out:
         with body.inserting_before(node):
             laid_out[source] = call(body, aten.clone.default, (source,), _CHANNELS_LAST, like=node)
     node.update_arg(position, laid_out[source])
+
+
+def is_channels_last(value: torch.Tensor) -> bool:
+    """Whether an image's memory is dense with the channels innermost, whatever its strides say of sizes of one."""
+    return value.is_contiguous(memory_format=torch.channels_last)
 
 
 def _says_channels_last(value: torch.Tensor) -> bool:

@@ -75,6 +75,7 @@ def _choose_again(graph: Graph, node: fx.Node) -> None:
             new = call(body, aten.scaled_dot_product_attention.default, args, scale, like=node)
         user.replace_all_uses_with(new)
         body.erase_node(user)
+    body.erase_node(node)  # without dropout it draws no random numbers
 
 
 def lets_all_pass(mask: torch.Tensor) -> bool:

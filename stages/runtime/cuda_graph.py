@@ -45,7 +45,14 @@ def why_not(program: Program) -> str | None:
 
 
 def _is_random(step: Step) -> bool:
-    return isinstance(step, Extern) and torch.Tag.nondeterministic_seeded in getattr(step.target, "tags", ())
+    """Whether a step draws random numbers. Attention says so of itself, but without dropout it does not."""
+    if not isinstance(step, Extern) or torch.Tag.nondeterministic_seeded not in getattr(step.target, "tags", ()):
+        return False
+    names = [argument.name for argument in step.target._schema.arguments]  # type: ignore[attr-defined]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return bool(step.args[place] if len(step.args) > place else step.kwargs.get("dropout_p", 0.0))
 
 
 class GraphLane:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stages.codegen.triton import ops, print_kernel
+from stages.codegen.triton.tiling import tiling_of, transposed_axes
 from stages.ir.dtype import DType
 from stages.ir.expr import Axis, Buffer, load, var
 from stages.ir.index import linearize, variables
@@ -87,3 +88,19 @@ def test_an_atomic_addition_that_triton_has_not_is_refused():
     kernel = Kernel("scatter", (i,), (), (Store(Buffer("out0", DType.INT8, 8), var(i), value, mode="add"),))
     with pytest.raises(IRError, match="out0 of int8"):
         print_kernel(kernel, Schedule(tile=8))
+
+
+def rearranged(blocks: int) -> Kernel:
+    """`blocks` blocks of 2 x 4 pixels with the two sides of each swapped."""
+    axes = tuple(Axis(f"i{place}", extent) for place, extent in enumerate((blocks, 4, 2)))
+    index = linearize(variables(axes), (8, 1, 4))
+    stored = linearize(variables(axes), (8, 2, 1))
+    value = load(Buffer("in0", DType.FLOAT32, 8 * blocks), index)
+    return Kernel("rearranged", axes, (), (Store(Buffer("out0", DType.FLOAT32, 8 * blocks), stored, value),))
+
+
+def test_axes_of_a_few_positions_make_no_squares():
+    """A program for each block of eight positions would run no faster than one for a thousand."""
+    assert transposed_axes(rearranged(1 << 16)) is None
+    assert tiling_of(rearranged(1 << 16), Schedule(tile=1024), wide=False).programs == (1 << 19) // 1024
+    assert transposed_axes(normalize(structures.transposed().kernel)) is not None

@@ -89,6 +89,7 @@ NEITHER = {
     "a residual to broadcast": lambda x, z, w, v, b, c: F.relu(conv(x, w, b) + z[:1]),
     "a residual of other layout": lambda x, z, w, v, b, c: F.relu(conv(x, w, b) + z.contiguous()),
     "bias along a row": lambda x, z, w, v, b, c: F.relu(conv(x, w) + b[:5]),
+    "dilated": lambda x, z, w, v, b, c: F.relu(F.conv2d(x, w, b, dilation=2)),
     "grouped": lambda x, z, w, v, b, c: F.relu(F.conv2d(x, w[:, :2], b, groups=2)),
 }
 
@@ -189,13 +190,17 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_cudnn_computes_what_eager_does(dtype, layout):
+@pytest.mark.parametrize("channels, results, stride", [(16, 24, 1), (16, 24, 2), (3, 8, 1), (5, 7, 1)])
+def test_cudnn_computes_what_eager_does(dtype, layout, channels, results, stride, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    size = -(-9 // stride)
+    weight = torch.randn(results, channels, 3, 3) / (3 * channels**0.5)
     x, z, w, b = on_gpu(
-        dtype, torch.randn(2, 16, 9, 9), torch.randn(2, 24, 9, 9), torch.randn(24, 16, 3, 3) / 12, torch.randn(24)
+        dtype, torch.randn(2, channels, 9, 9), torch.randn(2, results, size, size), weight, torch.randn(results)
     )
     x, z, w = (tensor.to(memory_format=layout) for tensor in (x, z, w))
-    window = ([1, 1], [1, 1], [1, 1], 1)
-    wide = F.conv2d(x.double(), w.double(), b.double(), 1, 1)
+    window = ([stride, stride], [1, 1], [1, 1], 1)
+    wide = F.conv2d(x.double(), w.double(), b.double(), stride, 1)
     one = aten.cudnn_convolution_relu(x, w, b, *window)
     two = aten.cudnn_convolution_add_relu(x, w, z, 1.0, b, *window)
     assert one.stride() == two.stride() == z.stride()

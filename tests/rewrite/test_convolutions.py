@@ -265,3 +265,49 @@ def test_a_whole_net_with_folded_norms():
     assert not of(graph, "batch_norm") and all(is_channels_last(node) for node in convolutions(graph))
     check(graph, module, x, tolerance=1e-5)
     check_changed(graph, module, x, tolerance=1e-5)
+
+
+class Bottleneck(nn.Module):
+    """MobileNet's: a wide 1x1 convolution with an activation, and a narrow one without, which others read."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 8, 1)
+        self.next = nn.Conv2d(8, 16, 3, padding=1)
+
+    def forward(self, x):
+        y = self.narrow(F.hardswish(self.wide(x)))
+        return self.next(y) + 1, y + x
+
+
+def test_the_bias_of_a_pointwise_convolution_that_another_reads_is_added_by_a_product():
+    module, x = Bottleneck(), torch.randn(2, 8, 6, 5)
+    graph = rewritten(module, x)
+    assert len(convolutions(graph)) == 2 and targets(graph).count("aten.addmm.default") == 1
+    assert targets(graph).count("aten.clone.default") == 1  # of the user's image
+    check(graph, module, x, tolerance=1e-5)
+    check_changed(graph, module, x, tolerance=1e-5)
+
+
+def pointwise(convolution, between=lambda y: y):
+    module = Function(lambda self, x: self.last(between(self.first(x))))
+    module.first, module.last = convolution, nn.Conv2d(8, 4, 1, bias=False)
+    return module
+
+
+NO_POINTWISE = {
+    "with relu": pointwise(nn.Conv2d(8, 8, 1), F.relu),
+    "strided": pointwise(nn.Conv2d(8, 8, 1, 2)),
+    "padded": pointwise(nn.Conv2d(8, 8, 1, padding=1)),
+    "grouped": pointwise(nn.Conv2d(8, 8, 1, groups=2)),
+    "larger": pointwise(nn.Conv2d(8, 8, 3)),
+    "without bias": pointwise(nn.Conv2d(8, 8, 1, bias=False)),
+}
+
+
+@pytest.mark.parametrize("name", NO_POINTWISE)
+def test_other_convolutions_stay(name):
+    module, x = NO_POINTWISE[name], torch.randn(2, 8, 6, 6)
+    graph = rewritten(module, x)
+    assert len(convolutions(graph)) == 2
+    check(graph, module, x, tolerance=1e-5)

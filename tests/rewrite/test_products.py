@@ -1,5 +1,7 @@
 """Matrix products for CUDA: siblings merged, sizes padded. Values against eager in float64 on the CPU."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -130,3 +132,50 @@ def test_a_weight_that_is_an_input_is_not_padded():
     module = Function(lambda self, x, w: x @ w)
     graph = rewritten(module, torch.randn(70, 256).double(), torch.randn(256, 1001).double())
     assert not graph.notes and len(targets(graph)) == 1
+
+
+def gelu_new(x):
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelus(graph):
+    return [node for node in graph.module.graph.nodes if node.target is aten.gelu.default]
+
+
+def test_a_gelu_that_is_spelled_out_is_one_operation():
+    module, x = Function(lambda self, x: gelu_new(x) + 1), torch.randn(4, 6).double()
+    graph = rewritten(module, x)
+    assert targets(graph) == ["aten.gelu.default", "aten.add.Tensor"]
+    check(graph, module, x)
+
+
+def test_a_gelu_under_autocast_is_rounded_once():
+    """The cube is computed in float32, and the next product rounds the result, behind a reshape."""
+
+    def forward(self, x):
+        y = 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x.float(), 3.0))))
+        return y.view(8, 3).bfloat16() * 2
+
+    module, x = Function(forward), torch.randn(4, 6).bfloat16()
+    graph = rewritten(module, x)
+    (node,) = gelus(graph)
+    assert node.args[0].op == "placeholder" and not [name for name in targets(graph) if "_to_copy" in name]
+    check(graph, module, x, tolerance=2e-2)
+    kept = Function(lambda self, x: (forward(self, x), 0.5 * x * (1.0 + torch.tanh(x.float()))))
+    check(rewritten(kept, x), kept, x, tolerance=2e-2)
+
+
+NO_GELUS = {
+    "another factor": lambda x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * torch.pow(x, 3.0)))),
+    "another power": lambda x: 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 2)))),
+    "another operand": lambda x: 0.5 * (x + 1) * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3.0))),
+    "plain": lambda x: torch.tanh(x),
+}
+
+
+@pytest.mark.parametrize("name", NO_GELUS)
+def test_other_formulas_are_no_gelus(name):
+    module, x = Function(lambda self, x: NO_GELUS[name](x)), torch.randn(4, 6).double()
+    graph = rewritten(module, x)
+    assert not gelus(graph)
+    check(graph, module, x)

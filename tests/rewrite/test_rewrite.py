@@ -185,6 +185,22 @@ def test_masks_of_known_values_are_read(name):
     check(graph, module, *inputs)
 
 
+@pytest.mark.parametrize("mask, causal", [(lower(8) | True, False), (lower(8), True)])
+def test_without_its_mask_attention_is_chosen_again(mask, causal):
+    """The memory-efficient kernels are what torch takes on CUDA for a mask's sake; a CPU does not have them."""
+
+    def forward(self, q, k, v):
+        bias = torch.where(self.mask, 0.0, float("-inf")).expand(2, 4, 8, 8)
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, False)[0].contiguous()
+
+    module, inputs = Function(forward, mask=mask), torch.randn(3, 2, 4, 8, 16).unbind()
+    graph = rewritten(module, *inputs)
+    (call,) = [node for node in graph.module.graph.nodes if "attention" in str(node.target)]
+    assert call.target is torch.ops.aten.scaled_dot_product_attention.default
+    assert call.args[3] is None and call.args[5] is causal
+    check(graph, Function(lambda self, *x: F.scaled_dot_product_attention(*x, is_causal=causal)), *inputs)
+
+
 def test_a_mask_from_a_weight_is_assumed_and_can_be_checked_again():
     module = attention(lambda self, n: self.visible & lower(n), visible=torch.ones(8, 8, dtype=torch.bool))
     graph = rewritten(module, *torch.randn(3, 2, 4, 8, 16).unbind())

@@ -11,7 +11,7 @@ from stages.buffers import BuffersConfig
 from stages.ir.graph import GraphInput
 from stages.ir.program import Extern, Geometry, Prologue, TensorRef
 from stages.runtime import RuntimeConfig
-from stages.runtime.cuda_graph import why_not
+from stages.runtime.cuda_graph import _is_random, why_not
 from stages.runtime.frame import Frame
 from stages.runtime.pool import Pool
 from tests.buffers.programs import CPU, launch, program, scale_kernel, whole
@@ -287,6 +287,15 @@ def test_run_steps_beside_a_graph():
 
 
 # ---- without a GPU --------------------------------------------------------------------------
+
+
+def test_attention_draws_random_numbers_only_with_dropout():
+    q, attention = whole("q", 1, 2, 4, 8), aten.scaled_dot_product_attention.default
+    for dropout, kwargs in (((0.0,), {}), ((), {"dropout_p": 0.0}), ((), {})):
+        assert not _is_random(Extern(attention, (q, q, q, None, *dropout), kwargs, (q,)))
+    assert _is_random(Extern(attention, (q, q, q, None, 0.1), {}, (q,)))
+    assert _is_random(Extern(aten.bernoulli.default, (q,), {}, (q,)))
+    assert not _is_random(Extern(aten.sort.default, (q,), {}, (q, None)))
 
 
 def test_a_program_is_no_graph_where_an_input_lies_on_the_cpu():
