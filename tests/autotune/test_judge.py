@@ -18,7 +18,7 @@ from stages.ir.contest import Contest
 from stages.ir.matmul import matmul_of
 from stages.ir.program import BufferSpec, Extern, Launch, TensorRef
 from stages.ir.schedule import Schedule, default_schedule
-from tests.codegen_triton import products
+from tests import products
 
 GPU = GpuFacts()
 SPACE = {

@@ -9,7 +9,7 @@ from stages.codegen.triton import compile_kernels
 from stages.ir.dtype import DType
 from stages.ir.kernel import Kernel
 from stages.ir.schedule import Schedule
-from tests.codegen_triton import products
+from tests import products
 from tests.codegen_triton.checking import Options
 from tests.codegen_triton.test_matmul import KERNELS, SCHEDULES, reference
 
