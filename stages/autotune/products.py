@@ -65,6 +65,7 @@ PREFETCHED_TERMS = 1536
 def candidates(kernel: Kernel, product: Matmul, space: Space, gpu: GpuFacts) -> list[Schedule]:
     """The schedules of `space` that `kernel` can have, by estimated time."""
     names = list(space)
+    moved = sum(traffic(kernel))
     found: dict[Schedule, None] = {}
     for values in itertools.product(*(space[name] for name in names)):
         chosen = dict(zip(names, map(int, values)))
@@ -72,7 +73,7 @@ def candidates(kernel: Kernel, product: Matmul, space: Space, gpu: GpuFacts) -> 
         schedule = Schedule(**chosen, launch_pdl=gpu.pdl, prefetch=prefetch)  # type: ignore[arg-type]
         if fits(product, schedule, gpu):
             found[schedule] = None
-    return sorted(found, key=lambda schedule: estimate(kernel, product, schedule, gpu))
+    return sorted(found, key=lambda schedule: estimate(product, moved, schedule, gpu))
 
 
 def shared_bytes(product: Matmul, schedule: Schedule) -> int:
@@ -105,8 +106,8 @@ def _tiles(product: Matmul, schedule: Schedule) -> tuple[int, int]:
     return math.ceil(product.m / schedule.tile_m), math.ceil(product.n / schedule.tile_n)
 
 
-def estimate(kernel: Kernel, product: Matmul, schedule: Schedule, gpu: GpuFacts) -> float:
-    """Seconds that one launch should take; only the order of the candidates matters."""
+def estimate(product: Matmul, moved: int, schedule: Schedule, gpu: GpuFacts) -> float:
+    """Seconds that one launch should take; only the order of the candidates matters. moved: bytes read and written."""
     down, across = _tiles(product, schedule)
     programs = down * across * product.count * schedule.split_k
     itemsize, tile = product.first.dtype.itemsize, schedule.tile_m * schedule.tile_n
@@ -123,7 +124,7 @@ def estimate(kernel: Kernel, product: Matmul, schedule: Schedule, gpu: GpuFacts)
     shared = 0.0
     if schedule.split_k > 1:
         shared = gpu.exchange + tile * 4 * (1 + schedule.split_k) * crowd / gpu.partials
-    seconds = max(waves * one, sum(traffic(kernel)) / gpu.bandwidth) + shared + gpu.launch + programs * gpu.program
+    seconds = max(waves * one, moved / gpu.bandwidth) + shared + gpu.launch + programs * gpu.program
     if schedule.prefetch:
         room = programs <= gpu.units and product.k <= PREFETCHED_TERMS * schedule.split_k
         return seconds * (PREFETCH_GAIN if room else PREFETCH_LOSS)

@@ -20,6 +20,7 @@ what tensor cores compute.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from stages.ir.dtype import DType
 from stages.ir.expr import Axis, Cast, Expr, Load, Op, Reduce, free_axes, walk
@@ -44,27 +45,27 @@ class Matmul:
     columns: tuple[Axis, ...]
     inner: tuple[Axis, ...]
 
-    @property
+    @cached_property
     def m(self) -> int:
         """Rows of one matrix of the batch."""
         return product(self.rows)
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Columns of one matrix of the batch."""
         return product(self.columns)
 
-    @property
+    @cached_property
     def k(self) -> int:
         """Terms of a sum."""
         return product(self.inner)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Matrices of the batch."""
         return product(self.batch)
 
-    @property
+    @cached_property
     def second_in_lines(self) -> bool:
         """Whether the second operand is a plain load whose elements lie side by side along the sum or the columns."""
         load = self.second

@@ -15,10 +15,11 @@ from stages.autotune.judge import judge
 from stages.autotune.products import GpuFacts, candidates, estimate, fits, shared_bytes
 from stages.autotune.timing import Timing
 from stages.ir.contest import Contest
+from stages.ir.kernel import traffic
 from stages.ir.matmul import matmul_of
 from stages.ir.program import BufferSpec, Extern, Launch, TensorRef
 from stages.ir.schedule import Schedule, default_schedule
-from tests.codegen_triton import products
+from tests import products
 
 GPU = GpuFacts()
 SPACE = {
@@ -179,4 +180,4 @@ MEASURED = [
 def test_the_model_ranks_as_measured(shape, fast, slow):
     kernel = products.product(*shape, transposed=(False, True), bias=True)
     schedules = [replace(schedule, num_stages=4, launch_pdl=True) for schedule in (fast, slow)]
-    assert sorted(schedules, key=lambda each: estimate(kernel, matmul_of(kernel), each, GPU)) == schedules
+    assert sorted(schedules, key=lambda each: estimate(matmul_of(kernel), sum(traffic(kernel)), each, GPU)) == schedules

@@ -13,7 +13,8 @@ from stages.ir.dtype import DType
 from stages.ir.expr import Buffer, load, op, reduce
 from stages.ir.kernel import Store
 from stages.ir.schedule import Schedule
-from tests.codegen.kernels import F32, axes, check, flat, kernel, run
+from tests import products
+from tests.codegen.kernels import F32, axes, check, flat, kernel, random_inputs, run
 
 SCHEDULES = (Schedule(vector_width=8, unroll=2), Schedule(vector_width=4), Schedule())
 
@@ -178,3 +179,15 @@ def test_a_long_reduction_of_few_rows_is_shared_out_and_gives_the_same_on_any_nu
             assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_matrix_product_is_a_row_kernel(build):
+    """On the CPU the library multiplies; a product that is a kernel all the same is right."""
+    kernels = [
+        products.product(7, 20, 33, F32, bias=True, epilogue=products.gelu),
+        products.product(6, 5, 40, DType.BFLOAT16, batch=2, transposed=(True, True), residual=True),
+        products.heads(9, 3, 8, 11),
+    ]
+    for each in build([(made, schedule) for made in kernels for schedule in SCHEDULES]):
+        half = any(buffer.dtype is DType.BFLOAT16 for buffer in each.kernel.outputs)
+        check(each, random_inputs(each.kernel), rtol=2.0**-7 if half else 1e-5, atol=2.0**-4 if half else 1e-4)

@@ -1,4 +1,4 @@
-"""Matrix products: which kernels are one, what the printed ones compute (interpreted), and what their code needs."""
+"""Matrix products in Triton: what they compute (interpreted), what is printed, and what their machine code needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from stages.codegen.triton import check_machine_code, compile_kernels, print_ker
 from stages.ir.dtype import DType
 from stages.ir.interpret import interpret_flat
 from stages.ir.kernel import IRError, Kernel, verify
-from stages.ir.matmul import matmul_of, why_no_matmul
 from stages.ir.schedule import Schedule
-from tests.codegen_triton import products, structures
+from tests import products
 from tests.codegen_triton.checking import Options
 
 F16, F32 = DType.FLOAT16, DType.FLOAT32
@@ -71,28 +70,6 @@ def test_values(name, schedule, interpret):
     unit = max({F32: 2.0**-20, F16: 2.0**-10, DType.BFLOAT16: 2.0**-7}[buffer.dtype] for buffer in kernel.buffers)
     assert (first.double() - expected).abs().max() <= expected.abs().max() * unit, "not the float64 values"
     assert torch.equal(first, second), "the second launch found the counts of the first"
-
-
-# ---- what is a product ----------------------------------------------------------------------
-
-
-def test_rows_columns_and_batch_are_found_whichever_operand_holds_them():
-    found = matmul_of(products.product(20, 18, 33, batch=3))
-    assert found is not None and (found.count, found.m, found.n, found.k) == (3, 20, 18, 33)
-    assert found.first.dtype is DType.BFLOAT16, "the cast to float32 belongs to the product"
-    split = matmul_of(products.heads(21, 3, 8, 19))
-    assert split is not None and (split.m, split.n, split.k, len(split.inner)) == (21, 19, 24, 2)
-
-
-def test_what_is_no_product_says_why():
-    assert "vector" in why_no_matmul(products.product(1, 18, 33))
-    assert "no other reduction" in why_no_matmul(structures.softmax().kernel)
-    assert why_no_matmul(products.product(2, 18, 33)) == ""
-
-
-def test_the_text_form_tells_products_apart():
-    one, other = products.product(32, 32, 48), products.product(32, 32, 48, transposed=(False, True))
-    assert one.hash == products.product(32, 32, 48).hash != other.hash
 
 
 # ---- what is printed ------------------------------------------------------------------------

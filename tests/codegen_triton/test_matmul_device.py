@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+from pipeline import optimize
 from stages.codegen.triton import compile_kernels
 from stages.ir.dtype import DType
 from stages.ir.kernel import Kernel
 from stages.ir.schedule import Schedule
-from tests.codegen_triton import products
+from tests import products
 from tests.codegen_triton.checking import Options
 from tests.codegen_triton.test_matmul import KERNELS, SCHEDULES, reference
 
@@ -80,3 +82,19 @@ def test_a_launch_waits_for_the_one_before_it_in_a_graph(options):
             link()
     graph.replay()
     assert torch.equal(links[64], links[0]), "64 shifts by one column are none"
+
+
+def test_a_model_whose_products_are_judged_on_the_device(tmp_path):
+    """Whatever wins, the values are eager's, each contest has its times, and a second compilation fights none."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(768, 3072), nn.GELU(), nn.Linear(3072, 768)).to(CUDA).eval()
+    x = torch.randn(128, 768, device=CUDA)
+    overrides = ["precision=amp", "autotune=quick", f"autotune.database={tmp_path / 'timings.sqlite'}"]
+    fast = optimize(model, (x,), overrides)
+    with torch.no_grad(), torch.autocast("cuda"):
+        expected = model(x)
+    assert (fast(x).float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
+    times = [line for line in fast.explain().splitlines() if "as one kernel" in line]
+    assert len(times) >= 2
+    again = optimize(model, (x,), overrides).explain()
+    assert [line for line in again.splitlines() if "as one kernel" in line] == times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,15 @@ from stages.ir.index import linearize, variables
 from stages.ir.kernel import IRError, Kernel, Store, normalize
 from stages.ir.ops import COMBINES, OPS
 from stages.ir.schedule import Schedule
+from tests import products
 from tests.codegen_triton import structures
+
+
+def split_product() -> SimpleNamespace:
+    """A product with rows that no tile divides, and an epilogue."""
+    kernel = products.product(197, 768, 768, transposed=(False, True), bias=True, epilogue=products.relu)
+    return SimpleNamespace(kernel=kernel)
+
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_KERNELS = {
@@ -22,6 +31,7 @@ GOLDEN_KERNELS = {
     "layer_norm": (structures.layer_norm, Schedule(tile=4, reduce_tile=32, num_warps=2)),
     "layer_norm_looped": (structures.layer_norm, Schedule(reduce_tile=16, persistent=False, num_stages=2)),
     "transposed": (structures.transposed, Schedule(tile=256)),
+    "product": (split_product, Schedule(tile_m=64, tile_n=32, tile_k=64, split_k=2, launch_pdl=True, prefetch=True)),
 }
 
 

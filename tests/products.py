@@ -39,6 +39,7 @@ def product(
     batch: int = 1,
     transposed: tuple[bool, bool] = (False, False),
     prologue: Function | None = None,
+    swapped: bool = False,
     epilogue: Function | None = None,
     bias: bool = False,
     residual: bool = False,
@@ -46,6 +47,7 @@ def product(
 ) -> Kernel:
     """out[b, m, n] = epilogue(sum over k of prologue(in0[b, m, k]) * in1[b, k, n] + bias[n]) + residual[b, m, n].
 
+    swapped      the prologue is of in1
     transposed   whether the first (as [b, k, m]) and second (as [b, n, k]) operand lie the other way round
     """
     out = out or dtype
@@ -55,7 +57,9 @@ def product(
     (r,) = variables((row,))
     first = _element("a", dtype, (batch, m, k), (b, i, r), transposed[0])
     second = _element("b", dtype, (batch, k, n), (b, r, j), transposed[1])
-    if prologue is not None:
+    if prologue is not None and swapped:
+        second = cast(cast(prologue(second), dtype), dtype.compute)
+    elif prologue is not None:
         first = cast(cast(prologue(first), dtype), dtype.compute)
     value: Expr = reduce("sum", (row,), op("mul", first, second))
     if bias:
