@@ -106,6 +106,12 @@ def test_the_table_says_all_in_one_line_a_model() -> None:
     assert "| resnet18 | torchvision | fp32 | passed | 1 | 0 | 1.25 | 3 + 21 | 2.0 KiB |" in rows[2]
 
 
+def test_empty_outputs_are_said_to_be_empty() -> None:
+    nothing = Record("fcos_resnet50_fpn", "fp32", "passed", graphs=1, compared=0)
+    assert "nothing was compared" in table.markdown([nothing], "Suite", "x")
+    assert "nothing was compared" not in table.markdown([PASSED], "Suite", "x")
+
+
 def test_what_is_wrong_has_no_speed() -> None:
     fast = {"latency_ms": {"torchweld": 1.0, "eager": 2.0}, "speedup": {"torchweld": 2.0}}
     right, wrong = Record("resnet18", "amp", "passed", **fast), Record("gpt2", "amp", "failed", **fast)
