@@ -86,11 +86,12 @@ def _sleep(job: Job, settings: Any, folder: Path, answer: Any, timeout_seconds: 
 def test_a_job_that_dies_or_hangs_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pool, "_child", _sleep)
     monkeypatch.setattr(pool, "_PRELOAD", ())
-    jobs = [Job("dies", "fp32"), Job("hangs", "fp32"), Job("resnet18", "fp32")]
-    found = {one.name: one for one in pool.run_jobs(jobs, Settings(), tmp_path, workers=2, timeout_seconds=30)}
+    jobs = [Job("dies", "fp32"), Job("resnet18", "fp32")]
+    found = {one.name: one for one in pool.run_jobs(jobs, Settings(), tmp_path, workers=2, timeout_seconds=600)}
     assert (found["dies"].status, found["dies"].reason) == ("died", "signal SIGSEGV")
-    assert (found["hangs"].status, found["hangs"].reason) == ("timeout", "no answer in 30 s")
     assert found["resnet18"].status == "passed"
+    (hung,) = pool.run_jobs([Job("hangs", "fp32")], Settings(), tmp_path, workers=2, timeout_seconds=2)
+    assert (hung.status, hung.reason) == ("timeout", "no answer in 2 s")
 
 
 # ---- the table -----------------------------------------------------------------------------
