@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 from pipeline.models.suite import Entry, entries
@@ -101,8 +102,8 @@ def _run(options: argparse.Namespace) -> int:
         choose("--precision", precision, PRECISIONS)
     for peer in options.peers:
         choose("--peers", peer, PEERS)
-    folder, settings = _folder(options)
     jobs = [Job(entry.name, precision) for precision in options.precision for entry in chosen(options)]
+    folder, settings = _folder(options)
     lines = folder / "records.jsonl"
     done = records.read(lines)
     todo = records.left(jobs, done, options.again)
@@ -125,7 +126,8 @@ def _folder(options: argparse.Namespace) -> tuple[Path, Settings]:
     """The folder of the run and its settings, which a run that goes on keeps."""
     settings = Settings(options.size, options.device, tuple(options.peers), tuple(options.set), options.tracking)
     if options.resume is None:
-        folder = options.outputs.absolute() / "suite" / f"{datetime.now():%Y-%m-%d-%H-%M-%S}"
+        base = options.outputs.absolute() / "suite" / f"{datetime.now():%Y-%m-%d-%H-%M-%S}"
+        folder = next(path for n in count(1) if not (path := base.with_name(base.name + f"-{n}" * (n > 1))).exists())
         folder.mkdir(parents=True)
         (folder / "settings.json").write_text(json.dumps(asdict(settings), indent=1) + "\n", encoding="utf-8")
         return folder, settings

@@ -24,7 +24,7 @@ def find(config: ModelConfig) -> Callable[..., Any]:
     if known not in names or builder is None:
         what = f"torchvision {library.__version__} has no model '{config.architecture}'"
         raise ConfigError("model.architecture", what, nearest(name, names))
-    return builder  # type: ignore[no-any-return]
+    return builder
 
 
 def build(config: ModelConfig, seed: int) -> tuple[Any, str]:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ def _filled(record: Record, result: Result) -> Record:
         seconds = sum(took for name, took in result.stage_seconds.items() if name in (*COMPILED[:-1], "first call"))
         record = replace(record, compile_seconds={"torchweld": round(seconds, 2)})
     if result.validation is not None:
-        record = replace(record, error_ratio=result.validation.error_ratio)
+        compared = sum(prod(check.shape) for check in result.validation.checks)
+        record = replace(record, compared=compared, error_ratio=result.validation.error_ratio)
     return _with_times(record, result.benchmark) if result.benchmark is not None else record
 
 

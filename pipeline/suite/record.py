@@ -38,6 +38,8 @@ class Record:
     graphs, breaks    of the capture; a break is a place of the model's source, `file:line: ...`, with its reason
     peer_breaks       the places, `file:line`, at which TorchDynamo breaks for Inductor; None where nobody asked
     eager_parts       parts of the model that run in eager because they could not be captured
+    compared          elements that validation compared: 0 where all outputs are empty (a detector of random weights
+                      that finds nothing)
     error_ratio       the largest error as a multiple of eager's own, both against float64
     fused, library    steps of the programs: kernels of ours, library calls
     latency_ms        median of one call, by engine; `speedup` against eager
@@ -57,6 +59,7 @@ class Record:
     breaks: tuple[str, ...] = ()
     peer_breaks: tuple[str, ...] | None = None
     eager_parts: tuple[str, ...] = ()
+    compared: int | None = None
     error_ratio: float | None = None
     fused: int | None = None
     library: int | None = None

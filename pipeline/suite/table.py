@@ -15,6 +15,7 @@ from pipeline.report import page, words
 from pipeline.suite.record import EAGER_FAILS, PASSED, Record
 
 _OURS = "torchweld"
+_EMPTY = "all outputs are empty: nothing was compared"
 
 
 def columns(records: Sequence[Record]) -> list[str]:
@@ -44,7 +45,7 @@ def row(record: Record, engines: Sequence[str]) -> list[str]:
         *(_ratio(record.speedup.get(name) if passed else None) for name in rated),
         words.size(record.memory_bytes.get(_OURS, record.arena_bytes)),
         words.NONE if _OURS not in record.compile_seconds else f"{record.compile_seconds[_OURS]:.1f}",
-        record.reason or "; ".join(record.own_breaks),
+        "; ".join(filter(None, [record.reason, *record.own_breaks, _EMPTY if record.compared == 0 else ""])),
     ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -99,6 +100,26 @@ class _WidestWins(TorchDispatchMode):
         return IN_FLOAT64.get(func, func)(*args, **kwargs) if torch.float64 in floats else func(*args, **kwargs)
 
 
+class _ConvolutionsToo(TorchFunctionMode):
+    """As `_WidestWins`, for what compares the types of its arguments before any operator is dispatched."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _CONVOLUTIONS:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            if len({tensor.dtype for tensor in tensors}) > 1 and any(x.dtype is torch.float64 for x in tensors):
+                args, kwargs = tree_map_only(torch.Tensor, _widened, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+_CONVOLUTIONS = frozenset(
+    (
+        *(torch.conv1d, torch.conv2d, torch.conv3d),
+        *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+    )
+)
+
+
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(raised(tensor.dtype))
 
@@ -119,7 +140,7 @@ def float64_reference(
     mode = _WidestWins()
     observations = []
     try:
-        with torch.no_grad(), mode:
+        with torch.no_grad(), _ConvolutionsToo(), mode:
             for number, inputs in enumerate(input_sets):
                 observations.append(observe(wide, raise_inputs(inputs, device), state, seed + number))
     except (RuntimeError, NotImplementedError) as error:

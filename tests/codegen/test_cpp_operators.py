@@ -9,7 +9,7 @@ import torch
 
 from stages.codegen.cpp.operators import FUNCTIONS
 from stages.ir.dtype import DType
-from stages.ir.expr import cast, op, select
+from stages.ir.expr import cast, const, op, select
 from stages.ir.ops import OPS, Rule, result_dtype
 from stages.ir.schedule import Schedule
 from tests.codegen.kernels import check, pointwise, run
@@ -174,6 +174,32 @@ def test_select_takes_sides_of_any_type_under_a_mask_of_any_width(build, dtype):
     made = pointwise(f"select_{dtype}", SIZE, compute, DType.FLOAT64, DType.INT8, dtype, dtype)
     for kernel in build([(made, schedule) for schedule in SCHEDULES]):
         check(kernel, inputs, rtol=0, atol=0)
+
+
+def test_select_takes_masks_of_any_width_for_its_sides(build):
+    """A comparison's mask is as wide as what was compared; a bool `select` may have two such for its sides."""
+
+    def compute(a, b, c):
+        narrow, wide = op("gt", b, const(0, DType.INT8)), op("lt", c, const(3, DType.INT64))
+        known = op("gt", a, const(0.0, DType.FLOAT64))
+        parts = [
+            select(known, narrow, const(False, DType.BOOL)),
+            select(wide, const(True, DType.BOOL), narrow),
+            select(narrow, wide, known),
+        ]
+        count = const(0, DType.INT32)
+        for place, part in enumerate(parts):
+            count = op("add", count, op("mul", cast(part, DType.INT32), const(1 << place, DType.INT32)))
+        return count
+
+    inputs = [values(DType.FLOAT64, 0), values(DType.INT8, 1), values(DType.INT64, 2)]
+    made = pointwise("masks", SIZE, compute, DType.FLOAT64, DType.INT8, DType.INT64)
+    a, b, c = inputs
+    narrow, wide, known = b > 0, c < 3, a > 0
+    parts = [known & narrow, wide | narrow, torch.where(narrow, wide, known)]
+    wanted = sum(part.int() << place for place, part in enumerate(parts))
+    for kernel in build([(made, schedule) for schedule in SCHEDULES]):
+        assert torch.equal(run(kernel, inputs)[0], wanted)
 
 
 def test_whole_number_division_by_zero_in_a_lane_not_taken_does_not_trap(build):

@@ -108,3 +108,23 @@ def test_grouped_products_are_computed_in_float64(left, right, ends):
     else:
         expected = torch.cat(parts, dim=0 if two.ndim == 3 else 1)
     torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d])
+def test_a_convolution_of_what_the_model_made_in_float32(kind):
+    """A coordinate grid that `forward` builds is float32; torch compares the types of a convolution's arguments."""
+    torch.manual_seed(0)
+    layer = kind(2, 3, 2)
+
+    class OverAGrid(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(torch.ones(1, 2, *[4] * (self.layer.weight.ndim - 2))) + x
+
+    reference = float64_reference(OverAGrid(), [((torch.zeros(1),), {})], CPU)
+    expected = layer.double()(torch.ones(1, 2, *[4] * (layer.weight.ndim - 2), dtype=torch.float64))
+    got = reference.observations[0].leaves["output"].value
+    torch.testing.assert_close(got, expected.detach(), rtol=1e-14, atol=1e-14)

@@ -89,10 +89,13 @@ class Expressions:
             return Value(conversion(inside.text, node.value.dtype, node.dtype, tag), inside.level, inside.vector)
         if isinstance(node, Select):
             condition, yes, no = (self.value(child) for child in node.children)
+            function = "select"
             if any(part.vector for part in (condition, yes, no)):
                 yes, no = self._spread(yes), self._spread(no)
+                if node.dtype is DType.BOOL:  # three masks, each as wide as what it came from
+                    condition, function = self._spread(condition), "mask_select"
             level = max(condition.level, yes.level, no.level)
-            text = f"select({condition.text}, {yes.text}, {no.text})"
+            text = f"{function}({condition.text}, {yes.text}, {no.text})"
             return Value(text, level, condition.vector or yes.vector)
         if isinstance(node, Load):
             return self._load(node)

@@ -32,6 +32,9 @@ template <class A, class B> INLINE auto mask_lt(A a, B b) { return logical_and(l
 template <class A, class B> INLINE auto mask_le(A a, B b) { return logical_or(logical_not(a), b); }
 template <class A, class B> INLINE auto mask_gt(A a, B b) { return logical_and(a, logical_not(b)); }
 template <class A, class B> INLINE auto mask_ge(A a, B b) { return logical_or(a, logical_not(b)); }
+template <class M, class A, class B> INLINE auto mask_select(M mask, A a, B b) {
+  return logical_or(logical_and(mask, a), logical_and(logical_not(mask), b));
+}
 
 BINARY(add, a + b)
 BINARY(sub, a - b)
