@@ -26,9 +26,7 @@ class _Running:
     doing: str = "starting"
 
 
-def run_all(
-    tasks: Sequence[Task], jobs: int, timeout_seconds: float, together: int = 1
-) -> Iterator[dict[str, Any]]:
+def run_all(tasks: Sequence[Task], jobs: int, timeout_seconds: float, together: int = 1) -> Iterator[dict[str, Any]]:
     """The records of `tasks` as they are made, in `jobs` processes at a time, each for `together` tasks."""
     # A collection in a forked process would touch, and so copy, all that it shares with this one.
     gc.collect()
@@ -100,5 +98,3 @@ def _lost(tasks: Sequence[Task], kind: str, reason: str) -> list[dict[str, Any]]
     failure = {"sample": None, "kind": kind, "reason": reason[:600], "call": ""}
     counts = {"samples": 0, "layout_only": 0, "refused": 0, "graphs": 0}
     return [{"op": task.name, "dtype": task.dtype, **counts, "failures": [failure], "seconds": 0.0} for task in tasks]
-
-

@@ -212,9 +212,7 @@ def _judge_group(task: Task, group: Sequence[Eager], found: Found) -> None:
 
 def _reasons(task: Task, entry: Eager, got: Any) -> list[str]:
     values = not (entry.random or task.uninitialised)
-    return differences(
-        got, entry.result, lambda: in_float64(entry.call), values, lambda: _perturbed(entry.call)
-    )
+    return differences(got, entry.result, lambda: in_float64(entry.call), values, lambda: _perturbed(entry.call))
 
 
 def in_float64(call: Call, off: float = 0.0) -> Any:
