@@ -108,6 +108,7 @@ def _slices(value: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[tor
 _OVERLOADS_WITH_PYTHON_KERNELS = """
 upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
 upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default
+upsample_bilinear2d.vec upsample_bilinear2d.default upsample_bicubic2d.vec upsample_bicubic2d.default
 """
 
 
