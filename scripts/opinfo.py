@@ -2,7 +2,7 @@
 
 python -m scripts.opinfo                                        # everything, on the CPU
 python -m scripts.opinfo --ops "nn\\.functional\\..*" --dtypes float32,bfloat16 --samples 8
-python -m scripts.opinfo --quick                                # a minute
+python -m scripts.opinfo --quick --jobs 2                       # a minute
 python -m scripts.opinfo --resume                               # what is not in --results yet
 python -m scripts.opinfo --failed                               # what failed in --results, again
 
@@ -34,7 +34,7 @@ QUICK_OPERATORS = (
     "bitwise_xor|var|matmul|permute|flip|masked_fill|linalg.vector_norm|unique|empty_like|bernoulli"
 )
 QUICK_DTYPES = "float32,bfloat16,int64,bool"
-QUICK_SAMPLES = 4
+QUICK_SAMPLES = 2
 
 # What these need of torch, every operator needs or most do.
 WARM_UP = ("add", "sum", "softmax", "cat", "nn.functional.linear", "index_put", "clamp", "linalg.norm")
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, help="of each operator and dtype, spread over its list (default: all)")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th task, from number i on")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
-    parser.add_argument("--together", type=int, default=1, help="operators to try in one graph first (default: 1)")
+    parser.add_argument("--together", type=int, default=8, help="operators to try in one graph first (default: 8)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--interpreter", action="store_true", help="kernels in Triton, through its interpreter")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SAMPLES} samples of some operators")

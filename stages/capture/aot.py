@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.capture import decompositions
 from stages.capture.clean import clean
+from stages.capture.effects import drop_tokens
 from stages.capture.overlap import refused_write
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
@@ -243,6 +244,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
 
     `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`.
     """
+    drop_tokens(module.graph)
     module.graph.eliminate_dead_code()
     for node in module.graph.nodes:
         if node.op == "call_function":

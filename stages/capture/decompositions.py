@@ -122,6 +122,7 @@ _OWN_KERNELS = {"one_hot": _one_hot}
 _OVERLOADS_WITH_PYTHON_KERNELS = """
 upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec
 upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default
+upsample_bilinear2d.vec upsample_bilinear2d.default upsample_bicubic2d.vec upsample_bicubic2d.default
 """
 
 
