@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.capture import decompositions
 from stages.capture.clean import clean
+from stages.capture.strides import keep_strides, returned_by
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
 CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
@@ -95,6 +96,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     Raises `LeftToEager`, and what tracing or `compile_graph` raises.
     """
     known = arguments_of(module, example_inputs)
+    returned = returned_by(module)
     found: dict[str, Any] = {"metadata": None, "training": False}
 
     def compiler(
@@ -105,6 +107,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
                 found["metadata"] = TracingContext.get().fw_metadata
                 found["training"] = training
                 _refuse_overlapping_writes(found["metadata"], known, example_inputs)
+                if not training:
+                    _keep_strides(aot_module, found["metadata"], returned)
             with _real_tensors():
                 graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
                 return _boxed(compile_graph(graph))
@@ -162,6 +166,17 @@ def _refuse_overlapping_writes(metadata: Any, arguments: Sequence[Argument], exa
             continue
         if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
             raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory (a stride of 0)")
+
+
+def _keep_strides(aot_module: fx.GraphModule, metadata: Any, returned: Sequence[Any]) -> None:
+    """Give the outputs of an inference graph the strides of `returned`; those that AOTAutograd makes views of are not.
+
+    A graph returns the new values of mutated inputs first.
+    """
+    infos = metadata.output_info
+    if len(infos) == len(returned):
+        own = [value if info.output_type.name in _AS_THEY_ARE else None for info, value in zip(infos, returned)]
+        keep_strides(aot_module, len(metadata.mutated_inp_runtime_indices), own)
 
 
 @contextlib.contextmanager
