@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pipeline.backend import torchweld
 from pipeline.compile import Session
@@ -139,13 +140,16 @@ def _trace(case: Case, device: str) -> _Traced:
 
 
 def _as_from_dynamo(case: Case) -> fx.GraphModule:
-    """The program as a graph, whose outputs say, as Dynamo's do, what eager gives."""
+    """The program as a graph, whose outputs say, as Dynamo's do, what eager gives for FakeTensors."""
     module = fx.symbolic_trace(case.function())
     output = next(iter(reversed(module.graph.nodes)))
+    mode = FakeTensorMode(static_shapes=True)
     try:
-        values = case.run(case.tensors())
-    except (RuntimeError, IndexError):
-        return module  # it raises on its values, so it returns nothing
+        fakes = [mode.from_tensor(tensor) for tensor in case.tensors()]
+        with mode:
+            values = case.run(fakes)
+    except Exception:
+        return module  # what is wrong with it, tracing will say
     for node, number in zip(output.args[0], case.outputs, strict=True):
         node.meta["example_value"] = values[number]
     return module

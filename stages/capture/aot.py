@@ -206,6 +206,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
             node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion
         if any(map(_is_symbolic, values_of(node))):
             raise NotStatic(origin_of(node))
+        _refuse_views_from_outside(node)
     constants = clean(module, distinct=not training)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
@@ -222,6 +223,37 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     graph = Graph(module, inputs, _device_of(module), training=training)
     verify(graph)
     return graph
+
+
+def _refuse_views_from_outside(node: fx.Node) -> None:
+    """Raise `LeftToEager` where `as_strided` reaches memory of an input's storage that the input itself does not.
+
+    A program is given the address of an input's first element, and knows of no more than the input reaches.
+    """
+    if node.target is not torch.ops.aten.as_strided.default:
+        return
+    given, storage = node.all_input_nodes[0], _storage_of(node)
+    while given.op == "call_function" and given.all_input_nodes and _storage_of(given.all_input_nodes[0]) == storage:
+        given = given.all_input_nodes[0]
+    inside, reached = _span(given), _span(node)
+    if given.op == "placeholder" and inside and reached and (reached[0] < inside[0] or reached[1] > inside[1]):
+        raise LeftToEager(f"as_strided at {origin_of(node)}, which reaches memory around the input '{given.name}'")
+
+
+def _storage_of(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.untyped_storage()._cdata if strided else node
+
+
+def _span(node: fx.Node) -> tuple[int, int] | None:
+    """The first element of its storage that a tensor reaches, and one past the last; None where it reaches none."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
+        return None
+    start = int(value.storage_offset())
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return start, start + int(reach) + 1
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Outputs lie in memory as eager's do, where functionalisation has lost how.
 
-Comes in: an AOTAutograd graph, and the values that Dynamo's graph returns as it was traced, writes and all. Goes out: the
-same graph; an output whose strides are others than Dynamo's is copied into those.
+Comes in: an AOTAutograd graph, and the values that Dynamo's graph returns as it was traced, writes and all. Goes out:
+the same graph; an output whose strides are others than Dynamo's is copied into those.
 
 A write becomes a call that gives a new tensor, and some operators give theirs other strides than the tensor has that
 the write would have gone to: `masked_fill` is always contiguous, `masked_fill_` leaves the strides alone.

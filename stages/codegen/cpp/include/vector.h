@@ -235,4 +235,9 @@ template <class M> INLINE M logical_not(M a) {
   else return ~a;
 }
 
+// `select` of masks, which may be of three types.
+template <class M, class A, class B> INLINE auto mask_select(M mask, A a, B b) {
+  return logical_or(logical_and(mask, a), logical_and(logical_not(mask), b));
+}
+
 }  // namespace weld
