@@ -185,7 +185,8 @@ def test_select_takes_bool_sides_that_were_compared_in_other_types(build, wide):
         return select(chosen, op("gt", a, const(1, wide)), op("gt", b, const(2, DType.FLOAT32)))
 
     def literal(chosen, a, b):
-        return select(op("gt", a, const(1, wide)), const(True, DType.BOOL), op("gt", b, const(2, DType.FLOAT32)))
+        mask = op("and", chosen, op("gt", a, const(1, wide)))
+        return select(mask, const(True, DType.BOOL), op("gt", b, const(2, DType.FLOAT32)))
 
     for name, compute in (("between", between), ("literal", literal)):
         made = pointwise(name, SIZE, compute, DType.BOOL, wide, DType.FLOAT32)
