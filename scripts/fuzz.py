@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if options.triton_interpreter:
         os.environ["TRITON_INTERPRET"] = "1"
+    # The parent forks, so it may ask whether there is a GPU, but not open one.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from scripts.fuzzing.campaign import Plan, run
 
     plan = Plan(

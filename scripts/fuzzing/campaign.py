@@ -58,6 +58,9 @@ class Plan:
     ignored: frozenset[str] = frozenset()
     shrink_seconds: float = 60.0
 
+    def case(self, number: int) -> Case:
+        return generate(self.seed, number, self.steps, faults=self.device == "cpu")
+
 
 def run(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Summary:
     """Run `plan`; findings and the summary are saved in `folder`, progress is told in lines of text."""
@@ -102,7 +105,7 @@ def _work(connection: Connection, plan: Plan) -> None:
     torch.set_num_threads(1)
     shrunk: Counter[str] = Counter()
     while (batch := connection.recv()) is not None:
-        cases = [generate(plan.seed, number, plan.steps) for number in batch.numbers]
+        cases = [plan.case(number) for number in batch.numbers]
         found = examine(cases, batch.engine, plan, lambda at: connection.send(("about", batch.numbers[at])))
         for number, case, differences in zip(batch.numbers, cases, found, strict=True):
             if differences:
@@ -235,7 +238,7 @@ class _Campaign:
             self.left += [_Batch((number,), worker.batch.engine) for number in numbers]
             return self._worker()
         number = numbers[at or 0]
-        case = generate(self.plan.seed, number, self.plan.steps)
+        case = self.plan.case(number)
         difference = Difference(kind, "", f"exit code {worker.process.exitcode}")
         self._found(Finding(number, worker.batch.engine, (difference,), case))
         self._count(worker.batch, (at or 0) + 1)

@@ -50,12 +50,14 @@ class Step:
 
     rounds    whether its floating result may differ by rounding; else every bit counts
     mutates   whether it writes to an operand
+    mixes     whether it adds and scales elements in a way of its own, so that even the sign of a zero is rounding
     """
 
     code: str
     operands: tuple[int, ...] = ()
     rounds: bool = False
     mutates: bool = False
+    mixes: bool = False
 
     def line(self, names: Sequence[str]) -> str:
         return self.code.format(*(names[number] for number in self.operands))

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pipeline.backend import torchweld
 from pipeline.compile import Session
@@ -31,7 +32,9 @@ from stages.codegen.config import CodegenConfig
 from stages.ir.graph import Graph
 from stages.ir.interpret import interpret_flat
 from stages.ir.kernel import Kernel
+from stages.ir.kernel import verify as verify_kernel
 from stages.ir.program import Launch, Program
+from stages.ir.program import verify as verify_program
 from stages.ir.schedule import Schedule, default_schedule
 
 Call = Callable[..., Any]
@@ -76,7 +79,7 @@ def _session(*overrides: str) -> Session:
 @lru_cache(maxsize=256)
 def session_for(setting: Setting, device: str) -> Session:
     """The session of a setting, put together of few: composing a config takes longer than compiling a case."""
-    common = (f"device={device}", "runtime=steps", "debug=true")
+    common = (f"device={device}", "runtime=steps")
     emulate = f"fusion.emulate_precision_casts={str(setting.emulate_precision_casts).lower()}"
     parts = {
         "fusion": _session(*common, f"fusion={setting.fusion}", emulate).config.fusion,
@@ -124,16 +127,32 @@ def _trace(case: Case, device: str) -> _Traced:
 
     def plan(graph: Graph) -> Call:
         late = _Late()
-        programs.append((_planned(graph, session, case.setting.schedule), late))
+        programs.append((_planned(graph, session, case.setting.schedule if device == "cpu" else None), late))
         return late
 
     with torch.no_grad(), static_tracing(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = fx.symbolic_trace(case.function())
+        module = _as_from_dynamo(case)
         try:
             return _Traced(compile_aot(module, case.tensors(device), plan).call, programs, session)
         except LeftToEager:
             return _Traced(module.forward, [], session)
+
+
+def _as_from_dynamo(case: Case) -> fx.GraphModule:
+    """The program as a graph, whose outputs say, as Dynamo's do, what eager gives for FakeTensors."""
+    module = fx.symbolic_trace(case.function())
+    output = next(iter(reversed(module.graph.nodes)))
+    mode = FakeTensorMode(static_shapes=True)
+    try:
+        fakes = [mode.from_tensor(tensor) for tensor in case.tensors()]
+        with mode:
+            values = case.run(fakes)
+    except Exception:
+        return module  # what is wrong with it, tracing will say
+    for node, number in zip(output.args[0], case.outputs, strict=True):
+        node.meta["example_value"] = values[number]
+    return module
 
 
 def _planned(graph: Graph, session: Session, schedule: Schedule | None) -> Program:
@@ -141,6 +160,9 @@ def _planned(graph: Graph, session: Session, schedule: Schedule | None) -> Progr
     config = session.config
     graph = rewrite.run(precision.run(graph, config.precision), config.rewrite)
     program: Program = buffers.run(fusion.run(graph, config.fusion), config.buffers)
+    verify_program(program)
+    for launch in program.launches:
+        verify_kernel(launch.kernel)
     if schedule is None:
         return program
     steps = (replace(step, schedule=schedule) if isinstance(step, Launch) else step for step in program.steps)
@@ -178,7 +200,7 @@ def _interpreted(work: Sequence[tuple[Kernel, Schedule]], device: torch.device) 
 def _triton(work: Sequence[tuple[Kernel, Schedule]], device: torch.device) -> Sequence[Any]:
     from stages.codegen import triton
 
-    # Triton tiles are powers of two; a schedule drawn for the C++ printer says nothing of them.
+    # A schedule drawn for the C++ printer says nothing to Triton, whose tiles are powers of two.
     fitted = [(kernel, default_schedule(kernel.rows, kernel.row_size, "cuda")) for kernel, _ in work]
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         return triton.compile_kernels(fitted, device, CodegenConfig(cache_dir=folder))

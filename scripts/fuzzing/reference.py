@@ -64,7 +64,10 @@ def _run(case: Case, dtypes: Sequence[torch.dtype], generator: torch.Generator |
             result, error = _nearby(step, operands, given, generator)
         if result is None:
             result = step.function(float64=True)(*operands)
-        values.append(_moved(result, error, torch.finfo(dtypes[number]).eps, generator, in_place=step.mutates))
+        result = _moved(result, error, torch.finfo(dtypes[number]).eps, generator, in_place=step.mutates)
+        if step.mixes:
+            result = torch.where(result == 0, result.copysign(_uniform(result.shape, generator)), result)
+        values.append(result)
     found = {f"output[{place}]": values[number] for place, number in enumerate(case.outputs)}
     found |= {f"input {place} after the call": tensor for place, tensor in enumerate(inputs)}
     return {path: tensor.clone() for path, tensor in found.items()}

@@ -32,6 +32,7 @@ from stages.capture import decompositions
 from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
 from stages.capture.overlap import refused_write
+from stages.capture.strides import keep_strides, returned_by
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
 CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
@@ -103,6 +104,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
             f"a write to memory that overlaps what it reads, which eager refuses, at {origin}: {origin.code}"
         )
     known = arguments_of(module, example_inputs)
+    returned = returned_by(module)
     found: dict[str, Any] = {"metadata": None, "training": False}
 
     def compiler(
@@ -113,6 +115,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
                 found["metadata"] = TracingContext.get().fw_metadata
                 found["training"] = training
                 _refuse_overlapping_writes(found["metadata"], known, example_inputs)
+                if not training:
+                    _keep_strides(aot_module, found["metadata"], returned)
             with _real_tensors():
                 graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
                 return _boxed(compile_graph(graph))
@@ -223,6 +227,17 @@ def _refuse_overlapping_writes(metadata: Any, arguments: Sequence[Argument], exa
             raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory (a stride of 0)")
 
 
+def _keep_strides(aot_module: fx.GraphModule, metadata: Any, returned: Sequence[Any]) -> None:
+    """Give the outputs of an inference graph the strides of `returned`; those that AOTAutograd makes views of are not.
+
+    A graph returns the new values of mutated inputs first.
+    """
+    infos = metadata.output_info
+    if len(infos) == len(returned):
+        own = [value if info.output_type.name in _AS_THEY_ARE else None for info, value in zip(infos, returned)]
+        keep_strides(aot_module, len(metadata.mutated_inp_runtime_indices), own)
+
+
 @contextlib.contextmanager
 def _real_tensors() -> Iterator[None]:
     """Out of the modes of tracing (fake tensors, autocast, gradients), so that a compiler can compute with weights."""
@@ -251,6 +266,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
             node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion
         if any(map(_is_symbolic, values_of(node))):
             raise NotStatic(origin_of(node))
+        _refuse_views_from_outside(node)
     constants = clean(module, distinct=not training)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
@@ -282,6 +298,37 @@ def _returns_bytes_twice(module: fx.GraphModule) -> bool:
             if types.setdefault(storage, value.dtype) != value.dtype:
                 return True
     return False
+
+
+def _refuse_views_from_outside(node: fx.Node) -> None:
+    """Raise `LeftToEager` where `as_strided` reaches memory of an input's storage that the input itself does not.
+
+    A program is given the address of an input's first element, and knows of no more than the input reaches.
+    """
+    if node.target is not torch.ops.aten.as_strided.default:
+        return
+    given, storage = node.all_input_nodes[0], _storage_of(node)
+    while given.op == "call_function" and given.all_input_nodes and _storage_of(given.all_input_nodes[0]) == storage:
+        given = given.all_input_nodes[0]
+    inside, reached = _span(given), _span(node)
+    if given.op == "placeholder" and inside and reached and (reached[0] < inside[0] or reached[1] > inside[1]):
+        raise LeftToEager(f"as_strided at {origin_of(node)}, which reaches memory around the input '{given.name}'")
+
+
+def _storage_of(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.untyped_storage()._cdata if strided else node
+
+
+def _span(node: fx.Node) -> tuple[int, int] | None:
+    """The first element of its storage that a tensor reaches, and one past the last; None where it reaches none."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
+        return None
+    start = int(value.storage_offset())
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return start, start + int(reach) + 1
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -163,6 +163,40 @@ def test_a_write_to_an_input_of_shared_elements_runs_in_eager_with_a_warning():
 
 
 @torch.no_grad()
+def test_a_view_of_memory_around_an_input_runs_in_eager_with_a_warning():
+    def model(value):
+        return value.as_strided((2, 3), (0, 1), 0) * 2
+
+    compiler = Compiler()
+    call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
+    memory = torch.arange(8.0)
+    with pytest.warns(UserWarning, match="as_strided at .*, which reaches memory around the input"):
+        torch.testing.assert_close(call(memory[3:]), model(memory[3:]))
+    assert not compiler.graphs
+    inside = torch.compile(lambda value: value.as_strided((2,), (2,)) + 1, backend=make_backend(compiler))
+    torch.testing.assert_close(inside(memory), torch.tensor([1.0, 3.0]))
+    assert len(compiler.graphs) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "write", [lambda v: v.masked_fill_(v > 0, 0.5), lambda v: v.index_fill_(0, torch.tensor([0]), 2.0)]
+)
+def test_a_written_view_keeps_its_strides(write):
+    """masked_fill, by which AOTAutograd replaces masked_fill_, gives a contiguous tensor."""
+
+    def model(value):
+        return write((value + 1).permute(0, 2, 1)), value * 2
+
+    compiler = Compiler()
+    value = torch.randn(2, 4, 3)
+    ours, eager = torch.compile(model, backend=make_backend(compiler))(value), model(value)
+    for mine, theirs in zip(ours, eager, strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.stride() == theirs.stride()
+
+
+@torch.no_grad()
 def test_weights_that_the_compiler_computes_with_are_real():
     model = nn.Linear(4, 4)
 

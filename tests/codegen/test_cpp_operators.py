@@ -202,6 +202,24 @@ def test_select_takes_masks_of_any_width_for_its_sides(build):
         assert torch.equal(run(kernel, inputs)[0], wanted)
 
 
+@pytest.mark.parametrize("wide", [DType.FLOAT64, DType.INT16], ids=str)
+def test_select_takes_bool_sides_that_were_compared_in_other_types(build, wide):
+    """Each mask is as wide as what was compared: three widths meet, or a literal and another."""
+    inputs = [values(DType.BOOL, 1), values(wide, 2), values(DType.FLOAT32, 3)]
+
+    def between(chosen, a, b):
+        return select(chosen, op("gt", a, const(1, wide)), op("gt", b, const(2, DType.FLOAT32)))
+
+    def literal(chosen, a, b):
+        mask = op("and", chosen, op("gt", a, const(1, wide)))
+        return select(mask, const(True, DType.BOOL), op("gt", b, const(2, DType.FLOAT32)))
+
+    for name, compute in (("between", between), ("literal", literal)):
+        made = pointwise(name, SIZE, compute, DType.BOOL, wide, DType.FLOAT32)
+        for kernel in build([(made, schedule) for schedule in SCHEDULES]):
+            check(kernel, inputs, rtol=0, atol=0)
+
+
 def test_whole_number_division_by_zero_in_a_lane_not_taken_does_not_trap(build):
     def compute(a, b):
         zero = op("sub", a, a)

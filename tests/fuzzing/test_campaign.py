@@ -1,7 +1,8 @@
-"""The whole of it: a hundred graphs agree with eager; a worker that dies or hangs is a finding, not the end."""
+"""The whole of it: a hundred graphs agree with eager; a worker that dies is a finding, not the end."""
 
-import ctypes
 import json
+import os
+import signal
 
 import pytest
 
@@ -41,21 +42,11 @@ def fault_of(monkeypatch):
 
 
 def test_a_crash_is_a_finding_and_the_rest_goes_on(tmp_path, fault_of):
-    fault_of(1, lambda: ctypes.string_at(0))
+    fault_of(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
     summary = run(interpreted(), tmp_path, lambda line: None)
     assert [(finding.kind, finding.number) for finding in summary.findings] == [("crash", 1)]
     assert summary.total == 6
     assert "def program" in (tmp_path / "1.py").read_text()
-
-
-def test_a_hang_is_a_finding(tmp_path, fault_of, monkeypatch):
-    import time
-
-    monkeypatch.setattr(campaign, "SILENCE_SECONDS", 20.0)
-    fault_of(4, lambda: time.sleep(1000))
-    summary = run(interpreted(first=3, graphs=3), tmp_path, lambda line: None)
-    assert [(finding.kind, finding.number) for finding in summary.findings] == [("hang", 4)]
-    assert summary.total == 3
 
 
 def test_engines_and_limits():

@@ -78,7 +78,7 @@ def normalisation(draw: Draw) -> Step:
     if len(shape) >= 2 and shape[1] > 0:
         groups = draw.among([count for count in range(1, shape[1] + 1) if shape[1] % count == 0])
         codes += [f"F.group_norm({{0}}, {groups})", "F.instance_norm({0})" if len(shape) >= 3 else codes[0]]
-    return Step(draw.among(codes), (operand,), rounds=True)
+    return Step(draw.among(codes), (operand,), rounds=True, mixes=True)
 
 
 @proposes(1)
@@ -91,11 +91,16 @@ def affine_normalisation(draw: Draw) -> Step:
 
     if draw.chance(0.5):
         size = tensor.shape[-1]
-        return Step(f"F.layer_norm({{0}}, ({size},), {{1}}, {{2}})", (operand, vector(size), vector(size)), rounds=True)
+        return Step(
+            f"F.layer_norm({{0}}, ({size},), {{1}}, {{2}})",
+            (operand, vector(size), vector(size)),
+            rounds=True,
+            mixes=True,
+        )
     size = tensor.shape[1]
     mean, variance = vector(size), vector(size)
     code = "F.batch_norm({0}, {1}, {2}.abs() + 0.5, {1}, {2})"
-    return Step(code, (operand, mean, variance), rounds=True)
+    return Step(code, (operand, mean, variance), rounds=True, mixes=True)
 
 
 @proposes(2)

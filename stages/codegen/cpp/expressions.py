@@ -88,18 +88,21 @@ class Expressions:
             tag = "lanes" if inside.vector else "scalar"
             return Value(conversion(inside.text, node.value.dtype, node.dtype, tag), inside.level, inside.vector)
         if isinstance(node, Select):
-            condition, yes, no = (self.value(child) for child in node.children)
-            function = "select"
-            if any(part.vector for part in (condition, yes, no)):
-                yes, no = self._spread(yes), self._spread(no)
-                if node.dtype is DType.BOOL:  # three masks, each as wide as what it came from
-                    condition, function = self._spread(condition), "mask_select"
-            level = max(condition.level, yes.level, no.level)
-            text = f"{function}({condition.text}, {yes.text}, {no.text})"
-            return Value(text, level, condition.vector or yes.vector)
+            return self._selection(node)
         if isinstance(node, Load):
             return self._load(node)
         raise IRError(f"a {type(node).__name__} is used before its pass over the row")
+
+    def _selection(self, node: Select) -> Value:
+        condition, yes, no = (self.value(child) for child in node.children)
+        function = "select"
+        if any(part.vector for part in (condition, yes, no)):
+            yes, no = self._spread(yes), self._spread(no)
+            if node.dtype is DType.BOOL:
+                condition, function = self._spread(condition), "mask_select"
+        level = max(condition.level, yes.level, no.level)
+        text = f"{function}({condition.text}, {yes.text}, {no.text})"
+        return Value(text, level, condition.vector or yes.vector)
 
     def _operation(self, node: Op) -> Value:
         args = [self.value(arg) for arg in node.args]

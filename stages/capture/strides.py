@@ -1,0 +1,69 @@
+"""Outputs lie in memory as eager's do, where functionalisation has lost how.
+
+Comes in: an AOTAutograd graph, and the values that Dynamo's graph returns as it was traced, writes and all. Goes out:
+the same graph; an output whose strides are others than Dynamo's is copied into those.
+
+A write becomes a call that gives a new tensor, and some operators give theirs other strides than the tensor has that
+the write would have gone to: `masked_fill` is always contiguous, `masked_fill_` leaves the strides alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+
+def returned_by(module: fx.GraphModule) -> list[Any]:
+    """What Dynamo's graph returns, as FakeTensors with the strides that eager gives; None where it does not say."""
+    output = next(iter(reversed(module.graph.nodes)))
+    values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    return [value.meta.get("example_value") if isinstance(value, fx.Node) else None for value in values]
+
+
+def keep_strides(module: fx.GraphModule, first: int, wanted: Sequence[Any]) -> None:
+    """Copy outputs `first`, `first + 1`, ... of `module`, in place, where their strides are not those of `wanted`.
+
+    wanted   a tensor for each of these outputs, or None where anything will do
+    """
+    output = next(iter(reversed(module.graph.nodes)))
+    values = list(output.args[0])
+    copies: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
+    for position, like in enumerate(wanted, first):
+        node = values[position]
+        if isinstance(node, fx.Node) and _differs(node.meta.get("val"), like):
+            strides = tuple(like.stride())
+            if (node, strides) not in copies:
+                copies[node, strides] = _copy(module.graph, output, node, strides)
+            values[position] = copies[node, strides]
+    if copies:
+        output.args = (tuple(values),)
+        module.recompile()
+
+
+def _differs(value: Any, like: Any) -> bool:
+    """Whether two tensors of one shape have strides that can be told apart, and those of `like` can be written to."""
+    for tensor in (value, like):
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return False
+        if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride())):
+            return False
+    if value.shape != like.shape or value.dtype != like.dtype or 0 in value.shape:
+        return False
+    steps = [(a, b) for size, a, b in zip(value.shape, value.stride(), like.stride(), strict=True) if size > 1]
+    return any(a != b for a, b in steps) and all(b > 0 for _, b in steps)
+
+
+def _copy(graph: fx.Graph, output: fx.Node, node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
+    value = node.meta["val"]
+    shape = tuple(value.shape)
+    with graph.inserting_before(output), value.fake_mode:
+        empty = graph.call_function(aten.new_empty_strided.default, (node, shape, strides))
+        empty.meta = {**node.meta, "val": value.new_empty_strided(shape, strides)}
+        copied = graph.call_function(aten.copy.default, (empty, node))
+        copied.meta = {**node.meta, "val": value.new_empty_strided(shape, strides)}
+    return copied
