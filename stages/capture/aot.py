@@ -98,7 +98,9 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     refused = refused_write(module)
     if refused is not None:
         origin = origin_of(refused)
-        raise NotTraced(f"a write to memory that overlaps what it reads, which eager refuses, at {origin}: {origin.code}")
+        raise NotTraced(
+            f"a write to memory that overlaps what it reads, which eager refuses, at {origin}: {origin.code}"
+        )
     known = arguments_of(module, example_inputs)
     found: dict[str, Any] = {"metadata": None, "training": False}
 
@@ -248,7 +250,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
 
 
 def _returns_bytes_twice(module: fx.GraphModule) -> bool:
-    """Whether two results, which the graph computes, are one memory seen as two types: a program has one type for it."""
+    """Whether two results that the graph computes are one memory seen as two types: a program has one type for it."""
     output = next(iter(reversed(module.graph.nodes)))
     types: dict[int, torch.dtype] = {}
     for node in output.all_input_nodes:

@@ -185,7 +185,9 @@ class _Recording:
             snapshot.put_back()
             place = break_of_model(error)
             raise in_class_of(
-                error, f"the model fails on these arguments, at {place}", "Check their values, shapes, dtypes and devices."
+                error,
+                f"the model fails on these arguments, at {place}",
+                "Check their values, shapes, dtypes and devices.",
             ) from error
         return compiled, recorder, result, snapshot
 

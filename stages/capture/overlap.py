@@ -15,7 +15,20 @@ from torch import Tensor, fx
 
 _IN_PLACE = {
     getattr(operator, name)
-    for name in "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+    for name in [
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+    ]
 }
 
 
@@ -49,7 +62,10 @@ def _written(node: fx.Node) -> Tensor | None:
 
 def _part(whole: Any, index: Any) -> Tensor | None:
     """The view that `whole[index]` is; None for an index that copies."""
-    if any(not isinstance(part, (int, slice, type(None), type(Ellipsis))) or isinstance(part, bool) for part in _parts(index)):
+    if any(
+        not isinstance(part, (int, slice, type(None), type(Ellipsis))) or isinstance(part, bool)
+        for part in _parts(index)
+    ):
         return None
     with whole.fake_mode:
         view: Tensor = whole[index]

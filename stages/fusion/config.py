@@ -71,8 +71,8 @@ class FusionConfig:
     max_inputs                buffers that one kernel reads at most
     emulate_precision_casts   round to the half type between fused operations, as unfused ones do
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name
-    nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN into
-                              a number, where eager's keep it
+    nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN
+                              into a number, where eager's keep it
     """
 
     rules: list[Rule] = field(default_factory=list)

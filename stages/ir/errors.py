@@ -14,7 +14,6 @@ class UserError(Exception):
         super().__init__(f"{message}\n  {mend}" if mend else message)
         self.mend = mend
 
-
     def __str__(self) -> str:
         # A class of Python's mixed in by `in_class_of` may print its argument in another way (KeyError does).
         return str(self.args[0])

@@ -55,10 +55,16 @@ EXTREMES = {
     "heaviside": torch.heaviside,
     "nextafter": lambda a, b: torch.nextafter(a.float(), b.float()),
 }
-COMPARISONS = {
-    name: getattr(torch, name)
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor")
-}
+_COMPARED = "eq ne lt le gt ge logical_and logical_or logical_xor"
+_EXACT = (
+    "abs neg sign sgn signbit relu floor ceil round trunc frac reciprocal sqrt square isnan isinf isfinite isposinf "
+    "isneginf logical_not nan_to_num positive"
+)
+_SMOOTH = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfc rsqrt logit "
+    "sinc deg2rad rad2deg"
+)
+COMPARISONS = {name: getattr(torch, name) for name in _COMPARED.split()}
 ARITHMETIC = {
     "add": torch.add,
     "sub": torch.sub,
@@ -96,13 +102,7 @@ ARITHMETIC = {
     "(a + b) - b": lambda a, b: (a + b) - b,
     "x != x": lambda a, b: a != a,
 }
-UNARY = {
-    name: getattr(torch, name)
-    for name in (
-        "abs neg sign sgn signbit relu floor ceil round trunc frac reciprocal sqrt square isnan isinf isfinite "
-        "isposinf isneginf logical_not nan_to_num positive"
-    ).split()
-}
+UNARY = {name: getattr(torch, name) for name in _EXACT.split()}
 LIMITS = {
     "relu": torch.relu,
     "relu6": F.relu6,
@@ -145,13 +145,7 @@ SMOOTH = {
     "logsigmoid": F.logsigmoid,
     "softsign": F.softsign,
     "tanhshrink": F.tanhshrink,
-    **{
-        name: getattr(torch, name)
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfc rsqrt "
-            "logit sinc deg2rad rad2deg"
-        ).split()
-    },
+    **{name: getattr(torch, name) for name in _SMOOTH.split()},
     "x ** 2.5": lambda x: x**2.5,
     "2 ** x": lambda x: 2.0**x,
     "0 ** x": lambda x: 0.0**x,
@@ -210,7 +204,6 @@ REDUCED = {
     "softmin": lambda x: F.softmin(x, 1),
     "var": lambda x: x.var(1),
     "std": lambda x: x.std(1, correction=0),
-
     "relu of max": lambda x: torch.relu(x.amax(1)),
     "sum of negative zeros": lambda x: (x[8:9] * 1).sum(1),
     "mean of negative zeros": lambda x: x[8:9].mean(1),

@@ -257,7 +257,9 @@ def _cases() -> dict[str, Case]:
     found: dict[str, Case] = {}
     for name, dtype in DTYPES.items():
         signed = dtype is not torch.uint8
-        by = {key: f for n in ((1, 2, 3, 7, -1, -2, -3, -7) if signed else (1, 2, 3, 7, 200)) for key, f in _by(n).items()}
+        by = {
+            key: f for n in ((1, 2, 3, 7, -1, -2, -3, -7) if signed else (1, 2, 3, 7, 200)) for key, f in _by(n).items()
+        }
         under = {key: f for number in ((7, -7) if signed else (7, 200)) for key, f in _under(number).items()}
         arithmetic = {key: f for key, f in ARITHMETIC.items() if signed or key != "-a"}
         found |= {
@@ -274,9 +276,15 @@ def _cases() -> dict[str, Case]:
         return a, a.flip(0)
 
     found["bools"] = group(bools, BOOLS)
-    with_zero = (lambda: (torch.tensor([4, -5, 6, 7, 8, 9]), torch.tensor([2, 0, 1, 3, 4, 5])))
+
+    def with_zero():
+        return (torch.tensor([4, -5, 6, 7, 8, 9]), torch.tensor([2, 0, 1, 3, 4, 5]))
+
     found |= {f"error: {name}": one for name, one in each(with_zero, ERRORS).items()}
-    small = (lambda: (torch.tensor([4, 5], dtype=torch.uint8), torch.tensor([2, 0], dtype=torch.uint8)))
+
+    def small():
+        return (torch.tensor([4, 5], dtype=torch.uint8), torch.tensor([2, 0], dtype=torch.uint8))
+
     found["error: uint8 by 0"] = case(lambda a, b: a // b, small)
     return found | _conversions()
 

@@ -20,5 +20,8 @@ def check(name: str) -> str:
 
     The sign of zero is that of CUDA's eager, which differs from the CPU's in maximum and minimum: it is not compared.
     """
-    with mock.patch.object(cpp, "compile_kernels", triton.compile_kernels), mock.patch.object(cpp, "default", _schedule):
+    with (
+        mock.patch.object(cpp, "compile_kernels", triton.compile_kernels),
+        mock.patch.object(cpp, "default", _schedule),
+    ):
         return compiled(CASES[name], signed_zeros=False)

@@ -107,7 +107,7 @@ def _errors(ours: BaseException | None, eager: BaseException | None) -> str:
     if eager is None:
         return f"raises {type(ours).__name__}: {ours}"
     # What Dynamo itself raises while it traces is the same for every backend.
-    if isinstance(ours, type(eager)) or isinstance(ours, torch._dynamo.exc.TorchDynamoException):
+    if isinstance(ours, (type(eager), torch._dynamo.exc.TorchDynamoException)):
         return ""
     return f"raises {type(ours).__name__} ({ours}), eager {type(eager).__name__} ({eager})"
 

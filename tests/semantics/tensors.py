@@ -29,6 +29,7 @@ def _promotions() -> dict[str, Case]:
     }
     found = {}
     for dtype in KINDS:
+
         def vector(dtype: torch.dtype = dtype) -> tuple[Tensor]:
             return (torch.tensor([0, 1, 2, 3, 100, 1, 0, 5, 7]).to(dtype),)
 
@@ -235,7 +236,7 @@ IMAGE = {
     "stack": lambda x, y: torch.stack([y, y], 1),
     "new zeros": lambda x, y: y.new_zeros(2, 3),
     "empty with format": lambda x, y: torch.empty_like(x, memory_format=torch.channels_last).fill_(1),
-    "3d": lambda x, y: (y[:, :, None].to(memory_format=torch.channels_last_3d) * 2),
+    "3d": lambda x, y: y[:, :, None].to(memory_format=torch.channels_last_3d) * 2,
 }
 
 
@@ -321,9 +322,9 @@ def _indices() -> dict[str, Case]:
         "scatter": lambda x, i, j: x.scatter(1, i.clamp(0, 3)[:5, None], 7.0),
         "scatter src": lambda x, i, j: x.scatter(0, i.clamp(0)[None, 1:5], torch.ones(1, 4) * 3),
         "scatter_add": lambda x, i, j: x.scatter_add(0, i.clamp(0)[:, None].expand(6, 4), torch.ones(6, 4)),
-        "scatter_add halves": lambda x, i, j: (x / 8)
-        .half()
-        .scatter_add(0, i.clamp(0)[:, None].expand(6, 4), torch.ones(6, 4).half()),
+        "scatter_add halves": lambda x, i, j: (
+            (x / 8).half().scatter_add(0, i.clamp(0)[:, None].expand(6, 4), torch.ones(6, 4).half())
+        ),
         "scatter_reduce": lambda x, i, j: x.scatter_reduce(0, i.clamp(0)[:, None], torch.ones(6, 1) * 2, "prod"),
         "scatter_reduce amax": lambda x, i, j: x.scatter_reduce(
             0, i.clamp(0)[:, None], torch.tensor([nan, 1, 2, 3, inf, 1])[:, None], "amax", include_self=False
@@ -377,7 +378,11 @@ def _cases() -> dict[str, Case]:
         "strided": group(_overlapping, STRIDED),
         "images": group(images, IMAGE, exact=False),
         "views of another type": group(bits, REINTERPRETED),
-        **{f"alone: {name}": one for name, one in each(bits, REINTERPRETED).items() if "conj" in name or name == "hermitian"},
+        **{
+            f"alone: {name}": one
+            for name, one in each(bits, REINTERPRETED).items()
+            if "conj" in name or name == "hermitian"
+        },
         **{f"alone: {name}": one for name, one in each(images, IMAGE, exact=False).items() if "norm" in name},
         **_indices(),
     }
