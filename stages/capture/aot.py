@@ -48,6 +48,7 @@ class Argument:
     static: bool
 
 
+_ARGUMENTS = frozenset({"is_input", "alias_of_input"})
 _AS_THEY_ARE = frozenset({"non_alias", "unsafe_view_alias", "custom_function_view"})
 
 
@@ -137,7 +138,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     written = result.mutated(len(example_inputs))
     if written:
         places = _sharing(example_inputs)
-        if any(places.count(places[position]) > 1 for position in written):
+        returned = any(info.output_type.name in _ARGUMENTS for info in result.metadata.output_info)
+        if returned and any(places.count(places[position]) > 1 for position in written):
             # AOTAutograd makes one argument of them, and results that are arguments are then other objects.
             raise NotTraced("arguments that share memory, one of which it writes to")
         result.call = _watching_memory(call, module, example_inputs)
