@@ -43,8 +43,8 @@ def require_device(config: DeviceConfig, inputs: Any) -> None:
             raise ConfigError(
                 "device",
                 f"device={config.kind} is asked for, and an input lies on '{leaf.device}'",
-                f"Move the model and its inputs with .to('{config.kind}'), or leave the override out: a model is compiled "
-                "for the device that its inputs lie on.",
+                f"Move the model and its inputs with .to('{config.kind}'), or leave the override out: a model is "
+                "compiled for the device that its inputs lie on.",
             )
 
 

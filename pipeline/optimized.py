@@ -5,9 +5,9 @@
     print(fast.explain())
 
 Comes in: a module or function of tensors and the inputs of one call. Goes out: `Optimized`, called like the model. Each
-signature (structure, shapes, dtypes, strides, devices, plain values) gets a program of its own when it is first seen, and
-in fp32 so does each `torch.autocast` of the user's around the call.
-Everything runs under `torch.no_grad` and in evaluation mode; the model itself is not changed.
+signature (structure, shapes, dtypes, strides, devices, plain values) gets a program of its own when it is first seen,
+and in fp32 so does each `torch.autocast` of the user's around the call. Everything runs under `torch.no_grad` and in
+evaluation mode; the model itself is not changed.
 
 A weight that is replaced or changed in place is noticed at the next call, as far as torch counts the change: one
 written through `weight.data` or NumPy is not. What Python holds beside tensors (numbers, hooks, `forward` itself) is

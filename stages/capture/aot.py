@@ -50,6 +50,7 @@ class Argument:
     static: bool
 
 
+_ARGUMENTS = frozenset({"is_input", "alias_of_input"})
 _AS_THEY_ARE = frozenset({"non_alias", "unsafe_view_alias", "custom_function_view"})
 
 
@@ -143,7 +144,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     written = result.mutated(len(example_inputs))
     if written:
         places = _sharing(example_inputs)
-        if any(places.count(places[position]) > 1 for position in written):
+        returned = any(info.output_type.name in _ARGUMENTS for info in result.metadata.output_info)
+        if returned and any(places.count(places[position]) > 1 for position in written):
             # AOTAutograd makes one argument of them, and results that are arguments are then other objects.
             raise NotTraced("arguments that share memory, one of which it writes to")
         result.call = _watching_memory(call, module, example_inputs)
@@ -288,7 +290,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
 
 
 def _returns_bytes_twice(module: fx.GraphModule) -> bool:
-    """Whether two results, which the graph computes, are one memory seen as two types: a program has one type for it."""
+    """Whether two results that the graph computes are one memory seen as two types: a program has one type for it."""
     output = next(iter(reversed(module.graph.nodes)))
     types: dict[int, torch.dtype] = {}
     for node in output.all_input_nodes:

@@ -22,8 +22,8 @@ def make_backend(
     """A Dynamo backend that compiles through `compile_graph`.
 
     A graph whose sizes or numbers depend on data runs in eager, with a warning that names the line: Dynamo breaks the
-    graph at such values unless it is told to capture them. So does one that AOTAutograd fails on. Errors that `compile_graph` raises reach the user as Dynamo
-    reports a backend's errors.
+    graph at such values unless it is told to capture them. So does one that AOTAutograd fails on. Errors that
+    `compile_graph` raises reach the user as Dynamo reports a backend's errors.
     """
     kept = (config or CaptureConfig()).sizes_kept
 

@@ -13,23 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_IN_PLACE = {
-    getattr(operator, name)
-    for name in [
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-    ]
-}
+_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift"
+_IN_PLACE = {getattr(operator, name) for name in _NAMES.split()}
 
 
 def refused_write(module: fx.GraphModule) -> fx.Node | None:

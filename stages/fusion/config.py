@@ -124,8 +124,8 @@ class FusionConfig:
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name:
                               linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu
                               computes the tanh form where the model has the exact one
-    nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN into
-                              a number, where eager's keep it
+    nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN
+                              into a number, where eager's keep it
     templates                 operations of the library that may be kernels; each is measured, so only under an autotune
                               that times something, and the first that names an operation counts
     """

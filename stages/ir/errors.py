@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Iterable
 
 # More valid names than this are not listed: whoever misspelt one wants the nearest.
@@ -33,11 +32,16 @@ def in_class_of(cause: BaseException, message: str, mend: str = "", kind: type[U
         return kind(message, mend)
 
 
-@functools.cache
 def _mixed(kind: type[UserError], theirs: type[BaseException]) -> type[UserError]:
     if issubclass(kind, theirs):
         return kind
-    return type(f"{kind.__name__}Of{theirs.__name__}", (kind, theirs), {"__module__": kind.__module__})
+    if (kind, theirs) not in _MIXED:
+        name = f"{kind.__name__}Of{theirs.__name__}"
+        _MIXED[kind, theirs] = type(name, (kind, theirs), {"__module__": kind.__module__})
+    return _MIXED[kind, theirs]
+
+
+_MIXED: dict[tuple[type[UserError], type[BaseException]], type[UserError]] = {}
 
 
 class ConfigError(UserError):

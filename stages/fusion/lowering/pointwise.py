@@ -170,7 +170,7 @@ table(
     {
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": f.remainder,
         "fmod.Tensor fmod.Scalar": f.fmod,
-        "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": f.power,
+        "pow.Tensor_Tensor pow.Scalar": f.power,
         "fmax": f.fmax,
         "fmin": f.fmin,
         "clamp_min": f.clamp,
@@ -203,6 +203,13 @@ table(
 table(EACH, 2, {f"logical_{name}": partial(f.logical, name) for name in ("and", "or", "xor")})
 table(SAME, 3, {"clamp": f.clamp, "lerp.Tensor lerp.Scalar": f.lerp}, exact=True)
 table(SAME, 3, {"addcmul": f.addcmul, "addcdiv": f.addcdiv, "threshold": f.threshold}, exact=True)
+
+
+@lowers("pow.Tensor_Scalar")
+def power(context: Context, base: Value, exponent: Number) -> Value:
+    """base ** exponent. Eager's special cases (a square root for 0.5, ...) are not those of float16 on a CPU."""
+    plain = base.dtype is torch.float16 and context.output().device.type == "cpu"
+    return elementwise(context, ir("pow") if plain else f.power, (base, exponent))
 
 
 def _first_of_zeros(context: Context) -> bool:
