@@ -21,6 +21,7 @@ from stages.autotune.timing import Timing, sample_buffers, time_in_turn
 from stages.ir.kernel import Kernel
 from stages.ir.program import Launch, Program
 from stages.ir.schedule import Schedule
+from stages.ir.words import counted
 
 Build = Callable[[Sequence[tuple[Kernel, Schedule]]], Sequence[Any]]
 Default = Callable[[Kernel, torch.device], Schedule]
@@ -65,8 +66,8 @@ def run(
         seconds = time.perf_counter() - begin
         changed = sum(schedule != defaults[digest] for digest, schedule in chosen.items())
         notes += (
-            f"autotune: {len(kernels)} kernels, {known} known, {timed} candidates timed in {seconds:.1f} s, "
-            f"{changed} kernels left the default schedule",
+            f"autotune: {counted(len(kernels), 'kernel')}, {known} known, {counted(timed, 'candidate')} timed in "
+            f"{seconds:.1f} s, {changed} left the default schedule",
         )
     return replace(program, steps=with_schedules(program, chosen), notes=notes)
 
