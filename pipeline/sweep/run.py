@@ -31,6 +31,7 @@ from pipeline.sweep.record import JobRecord
 from pipeline.sweep.task import Ended, Task, Told
 from pipeline.sweep.verdict import verdict
 from stages.ir.errors import UserError
+from stages.ir.words import counted
 
 LOG = "log.txt"
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -81,7 +82,8 @@ def run_sweep(
         return OK
     folder = claim()
     kept = sum(each.record.kept for each in planned)
-    console.print(f"sweep: {len(jobs)} jobs, {kept} of them have a result already; results in {folder}", markup=False)
+    said = f"sweep: {counted(len(jobs), 'job')}, {kept} with a result already; results in {folder}"
+    console.print(said, markup=False, soft_wrap=True)
     sweep = {"id": sweep_id(identities), "name": folder.name}
     running = _Sweep(planned, pool, folder, sweep, console)
     try:
