@@ -21,7 +21,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from pipeline.models import hydra_source
-from stages.ir.errors import UserError
+from stages.ir.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -99,6 +99,10 @@ def _check(overrides: Sequence[str], config_dir: str | None) -> Config:
     from pipeline.device import device_of
     from pipeline.models.load import check_importable
 
+    for text in overrides:
+        key = text.partition("=")[0].lstrip("+")
+        if key.split(".")[0] == "sweep":
+            raise ConfigError(key, "says how a sweep runs its jobs, and this is a single run", "add -m for a sweep")
     config, _ = configuration(compose(overrides, config_dir), overrides)
     device_of(config.device)
     check_importable(config.model)

@@ -26,9 +26,31 @@ from stages.ir.errors import ConfigError
 
 def sweep(overrides: list[str], config_dir: str | None, arguments: list[str]) -> int:
     """Run the sweep by ourselves; the exit code."""
+    for text in overrides:
+        if text.startswith("hydra.sweep.subdir="):
+            raise ConfigError("hydra.sweep.subdir", "is for sweeps with hydra/launcher", "leave it out")
     with Pool(WARM) as pool:  # it imports while we compose
         jobs = [checked(job, config_dir) for job in jobs_of(overrides)]
-        return run_sweep(jobs, pool, lambda: claim(jobs[0].config, "sweep"), plain_console())
+        named = _named_folder(overrides, config_dir)
+        return run_sweep(jobs, pool, lambda: _folder(jobs[0], named), plain_console(), named)
+
+
+def _named_folder(overrides: list[str], config_dir: str | None) -> Path | None:
+    """The folder of the sweep, if the command line names one."""
+    if not any(text.startswith("hydra.sweep.dir=") for text in overrides):
+        return None
+    return Path(str(compose(jobs_of(overrides)[0], config_dir).hydra.sweep.dir)).absolute()
+
+
+def _folder(first: Job, named: Path | None) -> Path:
+    """Make the folder of the sweep."""
+    if named is None:
+        return claim(first.config, "sweep")
+    try:
+        named.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("hydra.sweep.dir", f"{named} cannot be made: {error.strerror}") from error
+    return named
 
 
 def checked(overrides: list[str], config_dir: str | None) -> Job:
@@ -42,9 +64,10 @@ def sweep_through_hydra(overrides: list[str], config_dir: str | None, arguments:
     jobs = [checked(job, config_dir) for job in jobs_of(overrides)]
     if jobs[0].config.sweep.dry_run:
         raise ConfigError("sweep.dry_run", "is for sweeps without hydra/launcher", "leave the launcher out")
-    folder = claim(jobs[0].config, "sweep")
+    named = _named_folder(overrides, config_dir)
+    folder = _folder(jobs[0], named)
     task: Any = hydra.main(config_path="pkg://conf", config_name="config", version_base="1.3")(run_one)
-    stopped = through_hydra(task, [*arguments, f"hydra.sweep.dir={quoted(folder)}"])
+    stopped = through_hydra(task, [*arguments, *([] if named else [f"hydra.sweep.dir={quoted(folder)}"])])
     found = [records.read(path) for path in folder.glob(f"*/{records.FILE}")]
     outcome = sorted((record for record in found if record is not None), key=lambda record: record.number)
     rows, console = table.rows_of(outcome), plain_console()

@@ -37,6 +37,7 @@ from pipeline.tracking import (
 )
 from pipeline.tracking_store import TrackingError
 from stages.ir.errors import UserError
+from stages.ir.words import counted
 
 Tell = Callable[[object], None]
 
@@ -201,7 +202,8 @@ def log_sweep(publication: Publication, tell: Tell) -> str:
         )
     except TrackingError as error:
         return f"the sweep is not in MLflow: {error}"
-    return f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {len(publication.counting)} jobs"
+    jobs = counted(len(publication.counting), "job")
+    return f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {jobs}"
 
 
 def _logged(record: JobRecord, config: Config, sweep: Mapping[str, str]) -> str:

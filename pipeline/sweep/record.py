@@ -79,9 +79,13 @@ def read(path: Path) -> JobRecord | None:
     return replace(record, folder=record.folder if record.kept else str(path.parent)) if known else None
 
 
-def earlier(outputs: Path) -> dict[str, JobRecord]:
-    """By key, what the sweeps in `outputs` have of each job: the newest right result, or else the newest record."""
-    records = [read(path) for path in outputs.glob(f"*/*/*/{FILE}")]
+def earlier(outputs: Path, sweep: Path | None = None) -> dict[str, JobRecord]:
+    """By key, what is known of each job: its newest right result, or else its newest record.
+
+    outputs   where sweeps are, by date and time; sweep: the folder of one that is elsewhere
+    """
+    paths = {*outputs.glob(f"*/*/*/{FILE}"), *(sweep.absolute().glob(f"*/{FILE}") if sweep is not None else ())}
+    records = [read(path) for path in paths]
     found: dict[str, JobRecord] = {}
     for record in sorted((record for record in records if record is not None and not record.kept), key=_worth):
         found[record.key] = record

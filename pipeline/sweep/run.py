@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,13 @@ from pipeline.sweep.record import JobRecord
 from pipeline.sweep.task import Ended, Task, Told
 from pipeline.sweep.verdict import verdict
 from stages.ir.errors import UserError
+from stages.ir.words import counted
 
 LOG = "log.txt"
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
-# What every job imports sooner or later. Libraries of models are added as the jobs name them.
-WARM = ("pipeline.sweep.job", "torch._dynamo", "torch._inductor.compile_fx", "mlflow.tracking")
+# What every job imports sooner or later; `_modules` has what some need besides.
+WARM = ("pipeline.sweep.job", "torch._dynamo", "torch._functorch.aot_autograd")
 _LIBRARIES = {"transformers": "transformers", "minilm": "transformers", "timm": "timm", "diffusers": "diffusers"}
 
 _TICK_SECONDS = 0.5
@@ -61,28 +62,42 @@ class _Planned:
     record: JobRecord
 
 
-def run_sweep(jobs: Sequence[Job], pool: Pool, claim: Callable[[], Path], console: Console) -> int:
+def run_sweep(
+    jobs: Sequence[Job], pool: Pool, claim: Callable[[], Path], console: Console, named: Path | None = None
+) -> int:
     """Run the sweep; returns the exit code. Raises `UserError` if a job cannot run at all: nothing is written then.
 
     pool    a warmed one (see `WARM`)
     claim   makes the folder of the sweep and returns it
+    named   that folder, where the user named one: earlier results are looked for there too
     """
     first = jobs[0].config
-    pool.warm({_LIBRARIES[job.config.model.library] for job in jobs if job.config.model.library in _LIBRARIES})
+    if not first.sweep.dry_run:
+        pool.warm({name for job in jobs for name in _modules(job.config)})
     identities = _identified(jobs, pool)
-    known = records.earlier(Path(first.outputs).absolute())
+    known = records.earlier(Path(first.outputs).absolute(), named)
     planned = [_planned(number, job, identities[number], known) for number, job in enumerate(jobs)]
     if first.sweep.dry_run:
         console.print(table.plan([each.record for each in planned]))
         return OK
     folder = claim()
     kept = sum(each.record.kept for each in planned)
-    console.print(f"sweep: {len(jobs)} jobs, {kept} of them have a result already; results in {folder}", markup=False)
+    said = f"sweep: {counted(len(jobs), 'job')}, {kept} with a result already; results in {folder}"
+    console.print(said, markup=False, soft_wrap=True)
     sweep = {"id": sweep_id(identities), "name": folder.name}
     running = _Sweep(planned, pool, folder, sweep, console)
-    running.announce()
+    try:
+        running.announce()
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
     interrupted = running.run()
-    return running.finish(interrupted)
+    try:
+        return running.finish(interrupted)
+    except KeyboardInterrupt:
+        console.print("interrupted while the sweep was logged; the same command, or scripts/sync_tracking, makes it up")
+        return INTERRUPTED
 
 
 def run_alone(job: Job, folder: Path, number: int, console: Console) -> JobRecord:
@@ -98,6 +113,16 @@ def run_alone(job: Job, folder: Path, number: int, console: Console) -> JobRecor
         running = _Sweep([planned], pool, folder.parent, {"id": "", "name": ""}, console, folder)
         running.run()
         return planned.record
+
+
+def _modules(config: Config) -> Iterator[str]:
+    """What a job of `config` imports besides `WARM`."""
+    if config.model.library in _LIBRARIES:
+        yield _LIBRARIES[config.model.library]
+    if "benchmark" in config.stages and any(peer.startswith("inductor") for peer in config.engine.peers):
+        yield "torch._inductor.compile_fx"
+    if config.tracking.enabled:
+        yield "mlflow.tracking"
 
 
 def sweep_id(identities: Sequence[Identity]) -> str:

@@ -38,7 +38,7 @@ _DUMP_SECONDS = 1.0  # that a job has to write where it hangs, before it is kill
 
 @dataclass
 class _Job:
-    """A task that runs. `ends_at`: when it is killed; `dumps`: whether it was told to say where it is."""
+    """A task that runs. ends_at: when it is killed; silent: it has closed its channel, and says nothing more."""
 
     task: Task
     process: int
@@ -50,6 +50,7 @@ class _Job:
     cause: str = ""
     ends_at: float | None = None
     looked: float = 0.0
+    silent: bool = False
     value: Any = None
     raised: str = ""
 
@@ -78,7 +79,7 @@ class Server:
         """Work until the sweep is gone, then kill what is left."""
         try:
             while True:
-                channels = {job.channel: job for job in self.jobs.values()}
+                channels = {job.channel: job for job in self.jobs.values() if not job.silent}
                 ready = wait([self.connection, *channels], _TICK_SECONDS if self.jobs else None)
                 for channel in ready:
                     if channel is not self.connection:
@@ -191,7 +192,7 @@ def _too_large(job: _Job, now: float) -> bool:
 
 def _hear(job: _Job, connection: Connection) -> None:
     """Take in what a job has said so far, and pass on what is for the sweep."""
-    with suppress(EOFError, OSError):
+    try:
         while job.channel.poll():
             kind, value = job.channel.recv()
             if kind == "returned":
@@ -203,6 +204,8 @@ def _hear(job: _Job, connection: Connection) -> None:
                 job.waited, job.waiting_since = job.waited_until(now), now if value.on else None
             if kind == "told":
                 connection.send(Told(job.task.number, value))
+    except EOFError:
+        job.silent = True
 
 
 # ---- in the forked process -----------------------------------------------------------------

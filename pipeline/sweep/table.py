@@ -29,6 +29,7 @@ from pipeline.sweep.board import duration
 from pipeline.sweep.record import JobRecord
 from pipeline.tracking import PAYLOAD
 from stages.ir.errors import UserError
+from stages.ir.words import counted
 
 HEADINGS = ("#", "job", "status", "median ms", "speed-up", "error", "memory", "compile", "took")
 _STYLE = {"passed": "green", "unvalidated": "yellow", "interrupted": "yellow", "not run": "dim"}
@@ -128,7 +129,8 @@ def totals(rows: Sequence[Row]) -> str:
     """`24 jobs: 20 passed (12 kept), 1 crashed, ...`"""
     counts = Counter(row.record.status for row in rows)
     kept = sum(row.record.kept for row in rows)
-    return f"{len(rows)} jobs ({kept} kept): " + ", ".join(f"{count} {status}" for status, count in counts.items())
+    each = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return f"{counted(len(rows), 'job')} ({kept} kept): {each}"
 
 
 def plan(records: Sequence[JobRecord]) -> RenderableType:
@@ -142,7 +144,7 @@ def plan(records: Sequence[JobRecord]) -> RenderableType:
         would = "be skipped" if record.kept else "run"
         table.add_row(str(record.number), Text(row.label), would, because, record.folder)
     run = sum(not record.kept for record in records)
-    return Group(table, Text(f"{len(records)} jobs: {run} would run, {len(records) - run} would be skipped"))
+    return Group(table, Text(f"{counted(len(records), 'job')}: {run} would run, {len(records) - run} would be skipped"))
 
 
 # ---- in the folder -------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
         calls.note("buffers", program, config)
         return replace(program, notes=("planned",))
 
-    def autotune(program: Program, config: Any, build: Any, database: Any, default: Any) -> Program:
+    def autotune(program: Program, config: Any, build: Any, database: Any, default: Any, measuring: Any) -> Program:
         calls.note("autotune", program, config, build, database)
         return program
 
