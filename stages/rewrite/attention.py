@@ -160,7 +160,7 @@ def _replace(graph: Graph, product: fx.Node, parts: Parts) -> bool:
     body = graph.module.graph
     result, like = product.meta["val"], product
     with body.inserting_before(product):
-        query, key, value = operands = _tensors(body, parts, like)
+        query, key, value = operands = _tensors(body, parts, like, graph.device.type == "cuda")
         (dtype,) = {node.meta["val"].dtype for node in operands}
         mask, causal = _mask(graph, parts.mask, product)
         if mask is not None and mask.meta["val"].dtype is not dtype:
@@ -179,11 +179,15 @@ def _replace(graph: Graph, product: fx.Node, parts: Parts) -> bool:
     return True
 
 
-def _tensors(body: fx.Graph, parts: Parts, like: fx.Node) -> list[fx.Node]:
-    """q, k and v as the library takes them: in half precision if all three are copies of such."""
+def _tensors(body: fx.Graph, parts: Parts, like: fx.Node, halves: bool) -> list[fx.Node]:
+    """q, k and v as the library takes them.
+
+    halves   in half precision if all three are copies of such. Not on a CPU: what is wide there may be so because the
+             processor has no instructions for less (`stages.precision`)
+    """
     operands = (parts.query, parts.key_transposed, parts.value)
     types = {operand.narrow[0].meta["val"].dtype for operand in operands if operand.narrow is not None}
-    narrow = len(types) == 1 and all(operand.narrow is not None for operand in operands)
+    narrow = halves and len(types) == 1 and all(operand.narrow is not None for operand in operands)
     made = []
     for operand in operands:
         node, turned = (operand.node, operand.turned)

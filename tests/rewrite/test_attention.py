@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.graphs import graph_of, targets
+from tests.rewrite.cuda import rewritten as on_cuda
 from tests.rewrite.test_rewrite import Function, check, lower, rewritten
 
 Q, K, V = torch.randn(3, 2, 4, 8, 16).unbind()
@@ -48,13 +49,14 @@ def test_spellings(spelling):
     check(graph, module, Q, K, V)
 
 
-def test_half_precision_reaches_the_library_as_it_is():
+def test_half_precision_reaches_the_library_as_it_is_on_cuda():
     inputs = [tensor.bfloat16() for tensor in (Q, K, V)]
     module = Function(lambda self, q, k, v: torch_math(q, k, v))
-    graph = rewritten(module, *inputs)
-    (call,) = attentions(graph)
-    assert all(node.meta["val"].dtype is torch.bfloat16 for node in call.args[:3])
-    check(graph, module, *inputs, tolerance=2e-2)
+    for rewrite, dtype in ((on_cuda, torch.bfloat16), (rewritten, torch.float32)):
+        graph = rewrite(module, *inputs)
+        (call,) = attentions(graph)
+        assert all(node.meta["val"].dtype is dtype for node in call.args[:3])
+        check(graph, module, *inputs, tolerance=2e-2)
 
 
 def test_a_causal_mask_becomes_a_flag_and_another_is_passed_on():
@@ -107,7 +109,7 @@ class InHalf(torch.nn.Module):
 
 def test_nothing_is_copied_or_cast_on_the_way():
     x = torch.randn(2, 8, 3 * 64).bfloat16()
-    graph = rewritten(InHalf(), x)
+    graph = on_cuda(InHalf(), x)
     (call,) = attentions(graph)
     storage = next(n for n in graph.module.graph.nodes if n.op == "placeholder").meta["val"].untyped_storage()._cdata
     assert all(node.meta["val"].untyped_storage()._cdata == storage for node in call.args[:3])
