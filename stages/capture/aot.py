@@ -136,6 +136,14 @@ class NotStatic(Exception):
         self.origin = origin
 
 
+class ReachesOutside(NotStatic):
+    """A view (`as_strided`) reaches memory outside of the input that it is a view of; `origin` is where it is made."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self.args = (f"a view that reaches outside of the input that it is of, at {origin}: {origin.code}",)
+
+
 @contextlib.contextmanager
 def _named_if_not_static() -> Iterator[None]:
     """Tracing with numbers for sizes stops where it meets a value that depends on data; that becomes `NotStatic`."""
@@ -164,7 +172,7 @@ def static_tracing() -> Iterator[None]:
 def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: frozenset[int], training: bool) -> Graph:
     """The `Graph` of an AOTAutograd module; `known` are the arguments of Dynamo's module, by position.
 
-    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`.
+    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`, `ReachesOutside`.
     """
     drop_tokens(module.graph)
     module.graph.eliminate_dead_code()
@@ -174,6 +182,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
         if any(map(_is_symbolic, values_of(node))):
             raise NotStatic(origin_of(node))
     constants = clean(module, distinct=not training)
+    _check_reach(module)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
     for position, node in enumerate(placeholders):
@@ -189,6 +198,23 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     graph = Graph(module, inputs, _device_of(module), training=training)
     verify(graph)
     return graph
+
+
+def _check_reach(module: fx.GraphModule) -> None:
+    """A program is given the memory that its inputs reach, and no more. Raises `ReachesOutside`."""
+    spans: dict[Any, tuple[int, int]] = {}
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+            continue
+        key = (value.untyped_storage()._cdata, value.dtype)
+        first = value.storage_offset()
+        last = first + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+        low, high = spans.get(key, (first, last))
+        if node.op == "placeholder":
+            spans[key] = min(low, first), max(high, last)
+        elif first < low or last > high:
+            raise ReachesOutside(origin_of(node))
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -75,7 +75,9 @@ def is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op == "call_function" and getattr(target, "__module__", "") == "_operator"
-    return not node.is_impure() and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return (
+        not node.is_impure() and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    )
 
 
 def is_view(node: fx.Node) -> bool:
