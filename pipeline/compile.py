@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,11 @@ class Compilation:
     @property
     def programs(self) -> tuple[Program, ...]:
         return tuple(unit.program for unit in self.units if unit.program is not None)
+
+    @cached_property
+    def attributes(self) -> tuple[dict[str, Any], ...]:
+        """Those of each module, found once: a walk over the modules costs every call a third of a millisecond."""
+        return tuple(vars(module) for module in self.model.modules()) if isinstance(self.model, torch.nn.Module) else ()
 
 
 def compile_model(model: Run, args: Sequence[Any], kwargs: Mapping[str, Any], session: Session) -> Compilation:

@@ -64,6 +64,7 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
     """The run itself; what is known so far stands in `result` all the time."""
     config, progress = session.config, session.progress
     device = device_of(config.device)
+    service("check_toolchain")(device, config.codegen)
     if config.device.threads:
         torch.set_num_threads(config.device.threads)
     result.device = describe(device)

@@ -15,6 +15,7 @@ read when a signature is compiled and not again; `torch.compile(model, backend="
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from stages.ir.errors import UserError
 from stages.ir.program import Program
 from stages.runtime.errors import StaleProgram
 
+_is_training = operator.itemgetter("training")
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -94,8 +96,7 @@ class Optimized:
 
     def _run(self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.no_grad(), products(self.session.config.precision):
-            modules = compilation.model.modules() if isinstance(compilation.model, torch.nn.Module) else ()
-            if not any(module.training for module in modules):
+            if not any(map(_is_training, compilation.attributes)):
                 return compilation.call(*args, **kwargs)
             with evaluating(compilation.model):
                 return compilation.call(*args, **kwargs)

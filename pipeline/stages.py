@@ -58,6 +58,7 @@ STAGES: dict[str, Stage] = {
 SERVICES: dict[str, str] = {
     "make_backend": "stages.capture.backend:make_backend",
     "explain": "stages.fusion.explain:explain",
+    "check_toolchain": "stages.codegen:check_toolchain",
     "build_kernels": "stages.codegen:compile_kernels",
     "default_schedule": "stages.codegen:default_schedule",
     "capture_context": "stages.precision:capture_context",

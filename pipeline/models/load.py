@@ -59,8 +59,7 @@ class Model:
             lines = str(error).strip().splitlines() or [""]
             what = f"{self.config.name} does not take its inputs ({shapes(args, kwargs)})"
             raise UserError(
-                f"{what}: {type(error).__name__}: {lines[0]}",
-                "model.inputs says what is passed; model.batch, model.sequence and model.image_size what sizes it has",
+                f"{what}: {type(error).__name__}: {lines[0]}", _how_inputs_are_passed(self.config)
             ) from error
 
     @property
@@ -69,6 +68,13 @@ class Model:
         if self.config.library != "minilm" or not isinstance(self.module, torch.nn.Module):
             return None
         return minilm.Retrieval(self.module, self.config, self.device)
+
+
+def _how_inputs_are_passed(config: ModelConfig) -> str:
+    if config.positional:
+        return "model.inputs says what is passed, by position in its order; model.positional=false passes it by name"
+    names = ", ".join(config.inputs) or "none"
+    return f"model.inputs says what is passed, by its names ({names}); model.positional=true passes it by position"
 
 
 def check_importable(config: ModelConfig) -> None:

@@ -12,7 +12,7 @@ from pipeline.report import page, words
 from pipeline.report.charts import Bar, bars
 from pipeline.report.page import Cell, Html, section, table, tag
 from pipeline.report.record import OURS, ProgramRecord, RunRecord, StepRecord, flatten
-from pipeline.report.terminal import notes_of, summary
+from pipeline.report.terminal import notes_of
 from stages.benchmark.result import Benchmark, EngineResult
 from stages.benchmark.roofline import Ceilings
 from stages.validate.result import OutputCheck, Validation
@@ -167,7 +167,7 @@ def _method(benchmark: Benchmark) -> Iterator[Html]:
 
 
 def _validation(validation: Validation) -> Html:
-    parts: list[Cell] = [tag("p", summary(validation), "soft")]
+    parts: list[Cell] = [tag("p", validation.summary, "soft")]
     if validation.reasons:
         parts.append(tag("div", page.bullets(validation.reasons), "failed"))
     if validation.first_wrong_step:

@@ -10,7 +10,7 @@ from rich.text import Text
 from pipeline.report import words
 from pipeline.report.record import OURS, RunRecord
 from stages.benchmark.result import Benchmark
-from stages.validate.result import Validation
+from stages.ir.words import counted
 
 _SHOWN_REASONS = 8
 _STYLE = {"passed": "bold green", "failed": "bold red", "partial": "bold yellow", "unvalidated": "bold yellow"}
@@ -29,7 +29,8 @@ def render(record: RunRecord) -> RenderableType:
         parts += [_engines(record, benchmark), _how(benchmark)]
     parts.append(_verdict(record))
     for program in record.programs:
-        parts.append(_line("program", f"{program.name}: {program.launches} kernels, {program.externs} torch operators"))
+        counts = f"{counted(program.launches, 'kernel')}, {counted(program.externs, 'torch operator')}"
+        parts.append(_line("program", f"{program.name}: {counts}"))
         if program.plan is not None:
             plan, sizes = program.plan, words.size
             bounds = f"lower bound {sizes(plan.lower_bound_bytes)}, unshared {sizes(plan.unshared_bytes)}"
@@ -103,7 +104,7 @@ def _verdict(record: RunRecord) -> Group:
     status = record.status
     lines: list[RenderableType] = [Text(f"validation: {words.STATUS[status]}", style=_STYLE[status])]
     if record.validation is not None:
-        lines.append(_line("checked", summary(record.validation)))
+        lines.append(_line("checked", record.validation.summary))
         reasons = record.validation.reasons
         lines += [_line("reason", reason) for reason in reasons[:_SHOWN_REASONS]]
         if len(reasons) > _SHOWN_REASONS:
@@ -113,20 +114,6 @@ def _verdict(record: RunRecord) -> Group:
         for name, value in record.validation.task_metrics.items():
             lines.append(_line("task", f"{name} {words.significant(value, 4)}"))
     return Group(*lines)
-
-
-def summary(validation: Validation) -> str:
-    """One sentence: what was compared, and how far it is from float64."""
-    worst = [check.errors.relative_error for check in validation.checks if check.errors is not None]
-    eager = [check.eager_errors.relative_error for check in validation.checks if check.eager_errors is not None]
-    sets = f"{validation.input_sets} input set" + ("s" if validation.input_sets != 1 else "")
-    if not worst:
-        return f"{validation.precision}, {sets}, {len(validation.checks)} outputs"
-    ratio = f", at most {validation.error_ratio:.2f} × eager's own" if validation.error_ratio is not None else ""
-    return (
-        f"{validation.precision}, {sets}: largest relative error {max(worst):.2e} against float64 "
-        f"(eager {max(eager):.2e}){ratio}; allowed {validation.factor:g} × + floor"
-    )
 
 
 def _line(label: str, text: str) -> Text:

@@ -20,6 +20,7 @@ from stages.autotune.timing import Timing, sample_buffers, time_in_turn
 from stages.ir.kernel import Kernel
 from stages.ir.program import Launch, Program
 from stages.ir.schedule import Schedule
+from stages.ir.words import counted
 
 Build = Callable[[Sequence[tuple[Kernel, Schedule]]], Sequence[Any]]
 Default = Callable[[Kernel, torch.device], Schedule]
@@ -55,8 +56,8 @@ def run(program: Program, config: AutotuneConfig, build: Build, database: Databa
         seconds = time.perf_counter() - begin
         changed = sum(schedule != defaults[digest] for digest, schedule in chosen.items())
         notes += (
-            f"autotune: {len(kernels)} kernels, {known} known, {timed} candidates timed in {seconds:.1f} s, "
-            f"{changed} kernels left the default schedule",
+            f"autotune: {counted(len(kernels), 'kernel')}, {known} known, {counted(timed, 'candidate')} timed in "
+            f"{seconds:.1f} s, {changed} left the default schedule",
         )
     return replace(program, steps=with_schedules(program, chosen), notes=notes)
 

@@ -43,7 +43,6 @@ class Peer:
     detail        the variant that was chosen, and what the others measured
     held_bytes    CUDA memory that stays reserved for it between calls; None on a CPU, where it cannot be told
     failure       why it failed; empty where it did not
-    kept          what has to live as long as the engine: Inductor's variants share a memory pool of CUDA graphs
     """
 
     name: str
@@ -52,7 +51,6 @@ class Peer:
     detail: str = ""
     held_bytes: int | None = None
     failure: str = ""
-    kept: tuple[Any, ...] = ()
 
 
 def build_peers(
@@ -148,7 +146,7 @@ def _inductor_best(
     told |= {variant: f"{variant} {median:.4g} ms" for variant, median in medians.items()}
     best = min(medians, key=medians.__getitem__)
     others = ", ".join(told[variant] for variant in variants)
-    return replace(built[best], detail=f"{built[best].detail} (of {others})", kept=tuple(built.values()))
+    return replace(built[best], detail=f"{built[best].detail} (of {others})")
 
 
 _BUILDERS: dict[str, Callable[[str, Callable[..., Any], Call, torch.device, EngineConfig], Peer]] = {

@@ -18,7 +18,16 @@ from stages.ir.program import Program
 from stages.ir.schedule import Schedule
 from stages.ir.schedule import default_schedule as by_size
 
-__all__ = ["BoundKernel", "CodegenConfig", "Compiled", "CompiledKernel", "compile_kernels", "default_schedule", "run"]
+__all__ = [
+    "BoundKernel",
+    "CodegenConfig",
+    "Compiled",
+    "CompiledKernel",
+    "check_toolchain",
+    "compile_kernels",
+    "default_schedule",
+    "run",
+]
 
 
 def run(program: Program, config: CodegenConfig) -> Compiled:
@@ -38,6 +47,14 @@ def run(program: Program, config: CodegenConfig) -> Compiled:
         seconds=time.perf_counter() - start,
         cached=all(kernel.cached for kernel in built),
     )
+
+
+def check_toolchain(device: torch.device, config: CodegenConfig) -> None:
+    """Raise `UserError` where what builds kernels for `device` is missing, before anybody has waited for anything."""
+    if device.type == "cpu":
+        from stages.codegen.cpp.compiler import find_compiler
+
+        find_compiler(config)
 
 
 def compile_kernels(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stages.fusion.cost import program_traffic, step_traffic
 from stages.ir.program import Extern, Launch, Program
+from stages.ir.words import counted
 
 
 def explain(program: Program) -> str:
@@ -15,7 +16,7 @@ def explain(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     before, after = program.traffic_unfused, program_traffic(program)
-    yield f"{len(program.launches)} kernels, {len(program.externs)} operations left to torch"
+    yield f"{counted(len(program.launches), 'kernel')}, {counted(len(program.externs), 'operation')} left to torch"
     yield f"device memory: {before} bytes moved with one kernel an operation, {after} as fused"
     yield from _kernels(program)
     yield from _decisions(program, True, "fusions")
@@ -30,7 +31,7 @@ def _kernels(program: Program) -> Iterator[str]:
     for step in program.steps:
         if isinstance(step, Launch):
             yield f"  {step.kernel.name}: {step.label} ({step_traffic(step, program.buffers)} bytes)"
-            yield from (f"    {origin}  {origin.code}".rstrip() for origin in step.origins)
+            yield from dict.fromkeys(f"    {origin}  {origin.code}".rstrip() for origin in step.origins)
 
 
 def _decisions(program: Program, fused: bool, title: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph, GraphInput
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, drop_dead, is_pure, is_view, tensor_of
 
 FILLS = frozenset(
@@ -45,7 +46,7 @@ def fold_constants(graph: Graph) -> str:
         _extend_prologue(graph, needed)
         drop_dead(graph)
         module.recompile()
-    return f"{len(needed)} values folded into constants" if needed else ""
+    return f"{counted(len(needed), 'value')} folded into constants" if needed else ""
 
 
 def _constant_nodes(graph: Graph) -> set[fx.Node]:

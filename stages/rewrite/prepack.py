@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, replace, tensor_of
 
 mkldnn = torch.ops.mkldnn
@@ -25,9 +26,8 @@ def prepack(graph: Graph) -> str:
     known = _frozen_values(graph)
     linears = [node for node in calls(graph, aten.addmm.default, aten.mm.default) if _linear(graph, node, known)]
     convolutions = [node for node in calls(graph, aten.convolution.default) if _convolution(graph, node, known)]
-    counts = [f"{len(linears)} linear layers"] * bool(linears) + [f"{len(convolutions)} convolutions"] * bool(
-        convolutions
-    )
+    made = {"linear layer": len(linears), "convolution": len(convolutions)}
+    counts = [counted(count, what) for what, count in made.items() if count]
     return " and ".join(counts) + " packed for oneDNN" if counts else ""
 
 

@@ -1,7 +1,7 @@
 """What the compiler hands to its user: a program to call. Comes in: tensors. Goes out: the outputs.
 
-A call checks its inputs, brings constants up to date with the weights, takes a lane (a frame, or one with a CUDA graph)
-that no other call uses, and runs it. Nothing is allocated but the outputs and what operators that have no out-variant
+A call checks its inputs, takes a lane (a frame, or one with a CUDA graph) that no other call uses, brings constants up
+to date with the weights, and runs it. Nothing is allocated but the outputs and what operators that have no out-variant
 return. Safe to call from several threads, with autograd on or off, in inference mode, and on any CUDA stream.
 """
 
@@ -36,9 +36,9 @@ class FrameLane:
     def memory(self) -> Iterable[Tensor]:
         return self.frame.memory
 
-    def run(self, inputs: Sequence[Tensor], epoch: int) -> list[Any]:
+    def run(self, inputs: Sequence[Tensor], weights: Weights) -> list[Any]:
         try:
-            self.frame.load(inputs, epoch)
+            self.frame.load(inputs, weights.observe(inputs))
             self.frame.execute()
             return self.frame.outputs(inputs)
         finally:
@@ -87,15 +87,14 @@ class Executable:
         """
         with self._context():
             self._check(inputs)
-            epoch = self._weights.observe(inputs)
             graphs = self._graphs  # another thread may give them up meanwhile
             if graphs is not None:
                 try:
-                    return graphs.run(inputs, epoch)
+                    return graphs.run(inputs, self._weights)
                 except CaptureFailed as error:
                     self._graphs = None
                     self._note(f"no CUDA graph, steps are launched one by one: {error}")
-            return self._stepwise.run(inputs, epoch)
+            return self._stepwise.run(inputs, self._weights)
 
     def run_steps(self, inputs: Sequence[Tensor], until: int | None = None, hook: Hook | None = None) -> list[Any]:
         """Run the first `until` steps (None: all) one by one, without a CUDA graph.

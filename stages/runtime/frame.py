@@ -90,11 +90,19 @@ class Frame:
         if epoch != self._epoch:
             with torch.inference_mode(False), torch.no_grad():
                 for slot, place in self._weights:
-                    slot.put(aligned(inputs[place], self._alignment))
-            self._copied_weights = [(slot, place) for slot, place in self._weights if slot.tensor is not inputs[place]]
+                    # A tensor of our own keeps the memory alive where the owner gives the weight another.
+                    slot.put(aligned(inputs[place], self._alignment).detach())
+            self._copied_weights = [
+                (slot, place) for slot, place in self._weights if slot.now.data_ptr() != inputs[place].data_ptr()
+            ]
             self._epoch = epoch
         else:
             self.copy_weights(inputs)
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether some weights cannot be read where they are, so that each call copies them."""
+        return bool(self._copied_weights)
 
     def copy_weights(self, inputs: Sequence[Tensor]) -> None:
         """Copy anew the weights that kernels cannot read where they are (see `views.aligned`)."""

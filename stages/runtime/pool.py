@@ -12,11 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from stages.runtime.weights import Weights
+
 
 class Lane(Protocol):
     """Runs one call at a time."""
 
-    def run(self, inputs: Sequence[Tensor], epoch: int) -> list[Any]: ...
+    def run(self, inputs: Sequence[Tensor], weights: Weights) -> list[Any]: ...
 
     @property
     def memory(self) -> Iterable[Tensor]:
@@ -40,12 +42,12 @@ class Pool:
         """Have a lane ready for the first call."""
         self.give(self._make(), None)
 
-    def run(self, inputs: Sequence[Tensor], epoch: int) -> list[Any]:
-        """The outputs of a call on `inputs`."""
+    def run(self, inputs: Sequence[Tensor], weights: Weights) -> list[Any]:
+        """The outputs of a call on `inputs`, with constants that are up to date with `weights`."""
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         lane = self.take(stream)
         try:
-            return lane.run(inputs, epoch)
+            return lane.run(inputs, weights)
         finally:
             self.give(lane, stream)
 

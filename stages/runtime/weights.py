@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,17 @@ from stages.ir.program import Geometry, Program, tensor_refs
 from stages.runtime.errors import StaleProgram
 from stages.runtime.inputs import called_inputs, geometry_of
 from stages.runtime.views import same_layout
+
+# Every call looks at every weight: these run in C.
+_version_of = operator.attrgetter("_version")
+_address_of = Tensor.data_ptr
+
+
+def _picker(positions: Sequence[int]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """The tensors at `positions`."""
+    if len(positions) < 2:
+        return lambda tensors: [tensors[position] for position in positions]
+    return operator.itemgetter(*positions)
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,8 @@ class Weights:
 
     constants   the program's constants by name: the tensors that the steps read
     check       False: leave the constants as they are
+
+    changes     how often `observe` has found something changed, counted after it was put right
     """
 
     def __init__(self, program: Program, constants: dict[str, Tensor], check: bool) -> None:
@@ -54,17 +67,19 @@ class Weights:
         }
         self.direct = [e.name for e in program.inputs if e.kind == "weight" and e.name in used]
         self._direct_positions = [positions[name] for name in self.direct]
+        self._pick_direct = _picker(self._direct_positions)
         entries = program.prologue.weights if program.prologue is not None else ()
         if lost := [entry.name for entry in entries if entry.tensor is None]:
             raise IRError(f"program: weight '{lost[0]}' of the prologue has no tensor")
         # Weights that a call passes come first, then those that only the prologue knows.
         self._entries = sorted(entries, key=lambda entry: entry.name not in positions)
         self._order = [self._entries.index(entry) for entry in entries]
-        self._passed = [positions[entry.name] for entry in self._entries if entry.name in positions]
+        self._pick_passed = _picker([positions[entry.name] for entry in self._entries if entry.name in positions])
         captured = [entry.tensor for entry in self._entries if entry.tensor is not None]
-        self._held = captured[len(self._passed) :]
+        self._held = captured[sum(entry.name in positions for entry in self._entries) :]
         self._geometry = [Geometry.of(tensor) for tensor in captured]
         self._seen = self._look(captured, [0] * len(self.direct), epoch=0)
+        self.changes = 0
 
     @property
     def untracked(self) -> list[str]:
@@ -82,28 +97,33 @@ class Weights:
         than at capture, or an assumption of the program no longer holds.
         """
         seen = self._seen
-        direct = [inputs[position].data_ptr() for position in self._direct_positions]
+        direct = list(map(_address_of, self._pick_direct(inputs)))
         if direct == seen.direct and (not self._check or self._unchanged(self._frozen(inputs), seen)):
             return seen.epoch
         with self._lock:
             return self._settle(inputs, direct)
 
+    @property
+    def epoch(self) -> int:
+        """What the last `observe` returned."""
+        return self._seen.epoch
+
     def _frozen(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return [*(inputs[position] for position in self._passed), *self._held]
+        return [*self._pick_passed(inputs), *self._held]
 
     @staticmethod
     def _unchanged(frozen: list[Tensor], seen: _Seen) -> bool:
         return (
             all(map(operator.is_, frozen, seen.frozen))
-            and [tensor._version for tensor in seen.tracked] == seen.versions
-            and [tensor.data_ptr() for tensor in frozen] == seen.pointers
+            and list(map(_version_of, seen.tracked)) == seen.versions
+            and list(map(_address_of, frozen)) == seen.pointers
         )
 
     @staticmethod
     def _look(frozen: list[Tensor], direct: list[int], epoch: int) -> _Seen:
         tracked = [tensor for tensor in frozen if not tensor.is_inference()]
-        versions = [tensor._version for tensor in tracked]
-        return _Seen(frozen, tracked, versions, [tensor.data_ptr() for tensor in frozen], direct, epoch)
+        versions = list(map(_version_of, tracked))
+        return _Seen(frozen, tracked, versions, list(map(_address_of, frozen)), direct, epoch)
 
     def _settle(self, inputs: Sequence[Tensor], direct: list[int]) -> int:
         """What `observe` does when something changed."""
@@ -116,6 +136,7 @@ class Weights:
         if self._check and not self._unchanged(frozen, seen):
             self._refresh(frozen)
         self._seen = look
+        self.changes += 1
         return look.epoch
 
     def _fit_direct(self, inputs: Sequence[Tensor]) -> None:

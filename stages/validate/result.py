@@ -67,6 +67,26 @@ class Validation:
         ]
         return max(ratios, default=None)
 
+    @property
+    def summary(self) -> str:
+        """One sentence: what was compared, and how far it is from float64."""
+        worst = [check.errors.relative_error for check in self.checks if check.errors is not None]
+        eager = [check.eager_errors.relative_error for check in self.checks if check.eager_errors is not None]
+        sets = f"{self.input_sets} input set" + ("s" if self.input_sets != 1 else "")
+        if not worst:
+            return f"{self.precision}, {sets}, {len(self.checks)} outputs"
+        ratio = f", at most {self.error_ratio:.2f} × eager's own" if self.error_ratio is not None else ""
+        return (
+            f"{self.precision}, {sets}: largest relative error {max(worst):.2e} against float64 "
+            f"(eager {max(eager):.2e}){ratio}; allowed {self.factor:g} × + floor"
+        )
+
+    def __str__(self) -> str:
+        """The verdict in a few lines: how far from float64, beside eager, and what is wrong."""
+        lines = [f"validation {'passed' if self.passed else 'FAILED'}: {self.summary}"]
+        lines += [f"  {reason}" for reason in (*self.reasons, self.first_wrong_step) if reason]
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain dicts, lists, numbers and text."""
         return {**asdict(self), "passed": self.passed, "error_ratio": self.error_ratio}

@@ -81,7 +81,7 @@ def test_the_fastest_schedule_is_found_and_the_second_run_times_nothing():
     tuned = run(program(double()), config, builder, database, untuned)
     assert [launch.schedule.vector_width for launch in tuned.launches] == [16, 16]
     assert [launch.schedule.unroll for launch in tuned.launches] == [1, 1]
-    assert "1 kernels, 0 known, 6 candidates timed" in tuned.notes[0]
+    assert "1 kernel, 0 known, 6 candidates timed" in tuned.notes[0]
     again = Builder(lambda schedule: 1.0)
     assert run(program(double()), config, again, database, untuned).steps == tuned.steps
     assert again.built == []

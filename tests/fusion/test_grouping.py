@@ -173,7 +173,7 @@ def test_explain_names_kernels_reasons_source_lines_and_bytes():
     for number, node in enumerate(graph.module.graph.nodes):
         node.meta["stack_trace"] = f'  File "model.py", line {number}, in forward\n    y = {node.name}(x)'
     text = explain(run(graph, config()))
-    assert "2 kernels, 1 operations left to torch" in text
+    assert "2 kernels, 1 operation left to torch" in text
     # exp, mul and add move 2, 2 and 3 tensors of 64 bytes, mm 3; exp and mul in one kernel move 2 instead of 4.
     assert "640 bytes moved with one kernel an operation, 512 as fused" in text
     assert "exp_mul_0: exp, mul (128 bytes)\n    model.py:2  y = exp(x)\n    model.py:3  y = mul(x)" in text
