@@ -259,7 +259,7 @@ def static_tracing() -> Iterator[None]:
 def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: frozenset[int], training: bool) -> Graph:
     """The `Graph` of an AOTAutograd module; `known` are the arguments of Dynamo's module, by position.
 
-    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`.
+    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`, `ReachesOutside`.
     """
     drop_tokens(module.graph)
     module.graph.eliminate_dead_code()

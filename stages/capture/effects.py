@@ -29,12 +29,13 @@ def drop_tokens(graph: fx.Graph) -> None:
 
 
 def _make_plain(graph: fx.Graph, node: fx.Node) -> None:
-    token, target, *args = node.args
-    has_side_effect(target)  # type: ignore[type-var]
+    arguments: tuple[Any, ...] = node.args
+    token, target, *args = arguments
+    has_side_effect(target)
     results: Any = node.meta["val"][1:]
     single = not isinstance(target, OpOverload) or len(target._schema.returns) <= 1
     with graph.inserting_before(node):
-        plain = graph.call_function(target, tuple(args), dict(node.kwargs))  # type: ignore[arg-type]
+        plain = graph.call_function(target, tuple(args), dict(node.kwargs))
     plain.meta = {**node.meta, "val": results[0] if single else tuple(results)}
     for user in list(node.users):
         assert user.target is operator.getitem, f"{user} takes a token and results as one"

@@ -1,4 +1,4 @@
-"""Operators with effects, which AOTAutograd orders by tokens: checks of errors in linear algebra."""
+"""What a graph may not hold as it is: tokens of effects (checks in linear algebra), views beyond their inputs."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def test_a_failed_check_is_an_error_though_nobody_reads_a_result_of_it():
     run(SOLVABLE, torch.ones(3))
     with pytest.raises((UserError, RuntimeError), match="singular"):
         run(SINGULAR, torch.ones(3))
+
+
+def test_a_view_that_reaches_outside_of_its_input_runs_in_eager():
+    def function(x):
+        return torch.as_strided(x, (2, 2), (1, 2), 0) + 1
+
+    x = torch.arange(20.0)[10:]
+    with pytest.warns(UserWarning, match="reaches outside of the input"):
+        mine = compiled(function)(x)
+    assert torch.equal(mine, function(x))
