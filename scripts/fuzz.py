@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,4 +83,6 @@ def _shares(options: argparse.Namespace) -> tuple[tuple[str, float], ...]:
 
 
 if __name__ == "__main__":
+    # Stopped from outside, it still ends its workers and writes the summary.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -8,6 +8,7 @@ replaced now and then, since loaded libraries and traces of torch's own stay in 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from collections import Counter
@@ -100,9 +101,15 @@ class _Batch:
     engine: str
 
 
-def _work(connection: Connection, plan: Plan) -> None:
+def _work(connection: Connection, parents: Connection, plan: Plan) -> None:
     """Examine batches until told to stop. Says ("about", number), ("found", Finding), ("done", None)."""
+    parents.close()  # or this process would not notice that the parent has died
     torch.set_num_threads(1)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _examine_batches(connection, plan)
+
+
+def _examine_batches(connection: Connection, plan: Plan) -> None:
     shrunk: Counter[str] = Counter()
     while (batch := connection.recv()) is not None:
         cases = [plan.case(number) for number in batch.numbers]
@@ -185,7 +192,7 @@ class _Campaign:
         if batch is None:
             return None
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, self.plan), daemon=True)
+        process = self.context.Process(target=_work, args=(theirs, ours, self.plan), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, ours, batch)

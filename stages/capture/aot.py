@@ -319,8 +319,9 @@ def _refuse_views_from_outside(node: fx.Node) -> None:
 
 def _storage_of(node: fx.Node) -> Any:
     value = node.meta.get("val")
-    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value.untyped_storage()._cdata if strided else node
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return value.untyped_storage()._cdata
+    return node
 
 
 def _span(node: fx.Node) -> tuple[int, int] | None:
