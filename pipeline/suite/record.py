@@ -82,7 +82,7 @@ class Record:
     def captured(self) -> bool:
         """Whether the model is in graphs of ours, with no break and no part in eager at a place where Inductor has
         neither."""
-        return bool(self.graphs) and not self.own_breaks
+        return bool(self.graphs or self.breaks) and not self.own_breaks
 
     @property
     def own_breaks(self) -> list[str]:

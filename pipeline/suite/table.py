@@ -87,7 +87,8 @@ def summary(records: Sequence[Record]) -> list[str]:
         states = Counter(record.status for record in part if record.status not in (PASSED, EAGER_FAILS))
         rest = "".join(f", {count} {status}" for status, count in states.items())
         able = [record for record in part if record.status != EAGER_FAILS]
-        lines.append(f"{precision}: {len(passed)} of {len(able)} validated{rest}; {whole} captured whole")
+        own = f"{whole} captured with no break that Inductor lacks"
+        lines.append(f"{precision}: {len(passed)} of {len(able)} validated{rest}; {own}")
         if len(able) < len(part):
             lines.append(f"{precision}: {len(part) - len(able)} that eager itself does not run")
         for name, mean in geometric_means(passed).items():
