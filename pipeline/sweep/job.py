@@ -122,7 +122,7 @@ def run(work: Work, tell: Tell) -> tuple[str, str]:
     progress = _Telling(tell)
     sweep = {**work.sweep, "job": work.record.key}
     try:
-        code = job.run(work.config, work.recipe, Path(work.record.folder), progress, sweep, written)
+        code = job.run(work.config, work.recipe, Path(work.record.folder), progress, sweep=sweep, written=written)
     except UserError as error:
         print(f"error: {error}")
         short = isinstance(error.__cause__, torch.OutOfMemoryError)

@@ -144,8 +144,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     written = result.mutated(len(example_inputs))
     if written:
         places = _sharing(example_inputs)
-        returned = any(info.output_type.name in _ARGUMENTS for info in result.metadata.output_info)
-        if returned and any(places.count(places[position]) > 1 for position in written):
+        passed_on = any(info.output_type.name in _ARGUMENTS for info in result.metadata.output_info)
+        if passed_on and any(places.count(places[position]) > 1 for position in written):
             # AOTAutograd makes one argument of them, and results that are arguments are then other objects.
             raise NotTraced("arguments that share memory, one of which it writes to")
         result.call = _watching_memory(call, module, example_inputs)
@@ -259,7 +259,7 @@ def static_tracing() -> Iterator[None]:
 def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: frozenset[int], training: bool) -> Graph:
     """The `Graph` of an AOTAutograd module; `known` are the arguments of Dynamo's module, by position.
 
-    `mutated` are the positions of arguments whose new value the graph returns. Raises `NotStatic`, `ReachesOutside`.
+    `mutated` are the positions of arguments whose new value the graph returns. Raises `LeftToEager`.
     """
     drop_tokens(module.graph)
     module.graph.eliminate_dead_code()

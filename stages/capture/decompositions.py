@@ -174,5 +174,8 @@ def table() -> dict[Any, Callable[..., Any]]:
         operator = getattr(torch.ops.aten, packet, None)
         if operator is not None:
             operators.append(getattr(operator, overload) if overload else operator)
-    ours = {torch.ops.aten.split_with_sizes.default: _slices, torch.ops.aten.native_group_norm.default: _group_norm}
+    ours: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten.split_with_sizes.default: _slices,
+        torch.ops.aten.native_group_norm.default: _group_norm,
+    }
     return {**get_decompositions(operators), **ours}

@@ -93,5 +93,5 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:
-    start = tensor.storage_offset() * tensor.itemsize
-    return start, start + tensor.numel() * tensor.itemsize
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    return start, start + int(tensor.numel()) * tensor.itemsize
