@@ -12,6 +12,7 @@ there are two, forward and backward, split by the min-cut partitioner, and every
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,9 +102,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     refused = refused_write(module)
     if refused is not None:
         origin = origin_of(refused)
-        raise NotTraced(
-            f"a write to memory that overlaps what it reads, which eager refuses, at {origin}: {origin.code}"
-        )
+        raise NotTraced(f"a write to memory that overlaps itself or what is read, at {origin}: {origin.code}")
     known = arguments_of(module, example_inputs)
     returned = returned_by(module)
     found: dict[str, Any] = {"metadata": None, "training": False}
@@ -163,7 +162,12 @@ def _watching_memory(
     traced = _sharing(example_inputs)
 
     def watched(*arguments: Any) -> Any:
-        return (call if _sharing(arguments) == traced else module.forward)(*arguments)
+        if _sharing(arguments) == traced:
+            return call(*arguments)
+        warn_of_eager(
+            NotTraced("arguments that share memory otherwise than when it was traced, one of which it writes to")
+        )
+        return module.forward(*arguments)
 
     return watched
 
@@ -186,6 +190,11 @@ def in_eager(module: fx.GraphModule) -> AotResult:
 
 class LeftToEager(Exception):
     """A graph that eager alone runs right: it is run as Dynamo captured it. The message is what it has, as a noun."""
+
+
+def warn_of_eager(error: LeftToEager) -> None:
+    """Tell the user that a graph is not compiled, and the line that is the cause."""
+    warnings.warn(f"torchweld runs a graph in eager, since it has {error}", stacklevel=2)
 
 
 class NotStatic(LeftToEager):

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import fx
 
-from stages.capture.aot import CompileGraph, LeftToEager
+from stages.capture.aot import CompileGraph, LeftToEager, warn_of_eager
 from stages.capture.config import CaptureConfig
-from stages.capture.sizes import BySizes, compile_any, warn_of_eager
+from stages.capture.sizes import BySizes, compile_any
 
 
 def make_backend(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,15 @@ import torch
 from torch import fx
 from torch._dynamo.convert_frame import compile_lock
 
-from stages.capture.aot import AotResult, CompileGraph, LeftToEager, compile_aot, in_eager, static_tracing
+from stages.capture.aot import (
+    AotResult,
+    CompileGraph,
+    LeftToEager,
+    compile_aot,
+    in_eager,
+    static_tracing,
+    warn_of_eager,
+)
 
 
 def is_symbolic(example_inputs: Sequence[Any]) -> bool:
@@ -84,11 +91,6 @@ class BySizes:
         except LeftToEager as error:
             warn_of_eager(error)
             return in_eager(module)
-
-
-def warn_of_eager(error: LeftToEager) -> None:
-    """Tell the user that a graph is not compiled, and the line that is the cause."""
-    warnings.warn(f"torchweld runs a graph in eager, since it has {error}", stacklevel=2)
 
 
 def with_numbers(module: fx.GraphModule, arguments: Sequence[Any]) -> fx.GraphModule:
