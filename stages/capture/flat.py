@@ -187,11 +187,22 @@ class _Recording:
             snapshot.put_back()
             place = break_of_model(error)
             raise in_class_of(
-                error,
+                self._error_of_eager(snapshot) or error,
                 f"the model fails on these arguments, at {place}",
                 "Check their values, shapes, dtypes and devices.",
             ) from error
         return compiled, recorder, result, snapshot
+
+    def _error_of_eager(self, snapshot: Snapshot) -> Exception | None:
+        """What the model itself raises on these arguments: operators that AOTAutograd took apart raise otherwise."""
+        try:
+            with torch.no_grad(), self.context():
+                self.model(*self.args, **self.kwargs)
+        except Exception as error:
+            return error
+        finally:
+            snapshot.put_back()
+        return None
 
     def _flat(self, recorder: Recorder, result: Any, snapshot: Snapshot) -> FlatCaller | str:
         """The flat caller of a recorded call, or why there is none."""

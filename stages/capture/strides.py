@@ -18,11 +18,20 @@ from torch import fx
 aten = torch.ops.aten
 
 
+# Functions whose FakeTensor has other strides than eager's result; tracing knows better (`decompositions.py`).
+UNTRUE = frozenset({"group_norm"})
+
+
 def returned_by(module: fx.GraphModule) -> list[Any]:
     """What Dynamo's graph returns, as FakeTensors with the strides that eager gives; None where it does not say."""
     output = next(iter(reversed(module.graph.nodes)))
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
-    return [value.meta.get("example_value") if isinstance(value, fx.Node) else None for value in values]
+    doubtful: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if getattr(node.target, "__name__", "") in UNTRUE or not doubtful.isdisjoint(node.all_input_nodes):
+            doubtful.add(node)
+    known = [value if isinstance(value, fx.Node) and value not in doubtful else None for value in values]
+    return [None if node is None else node.meta.get("example_value") for node in known]
 
 
 def keep_strides(module: fx.GraphModule, first: int, wanted: Sequence[Any]) -> None:

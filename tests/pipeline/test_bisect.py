@@ -34,8 +34,8 @@ def test_the_step_that_was_made_wrong_is_found(monkeypatch: pytest.MonkeyPatch, 
     fusion = STAGES["fusion"].load()
     names: list[str] = []
 
-    def spoiled(graph, config):  # type: ignore[no-untyped-def]
-        program = fusion(graph, config)
+    def spoiled(graph, config, judge=None):  # type: ignore[no-untyped-def]
+        program = fusion(graph, config, judge)
         steps = list(program.steps)
         places = [place for place, step in enumerate(steps) if step in program.launches]
         names.extend(program.values[steps[place].writes[0]] for place in places)
