@@ -2,8 +2,8 @@
 
 Comes in: a `RunRecord` and the run folder. Goes out: lines to tell the user. What is to be logged is first written to
 `tracking.json` in the run folder, so that a store that does not answer costs nothing but a later
-`python -m scripts.sync_tracking FOLDER`. Without `tracking.uri` the store is sqlite in the output folder, under a file
-lock: several processes may meet on a store that does not exist yet. MLflow takes seconds to import and is imported only
+`python -m pipeline.commands.sync_tracking FOLDER`. Without `tracking.uri` the store is sqlite in the output folder,
+under a file lock: several processes may meet on a store that does not exist yet. MLflow takes seconds to import and is imported only
 when it is used.
 """
 
@@ -27,7 +27,7 @@ from pipeline.tracking_store import TrackingError, client_of, experiment_of, rea
 from stages.ir.errors import require
 
 PAYLOAD = "tracking.json"
-SYNC = "python -m scripts.sync_tracking"
+SYNC = "python -m pipeline.commands.sync_tracking"
 
 
 @dataclass(frozen=True)

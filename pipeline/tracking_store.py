@@ -47,7 +47,7 @@ def _probe(uri: str, timeout_seconds: float) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise TrackingError(
-            f"the server {without_password(uri)} did not answer within {timeout_seconds:g} s ({reason})"
+            f"the server {without_password(uri)} did not answer ({reason}; {timeout_seconds:g} s were allowed)"
         ) from error
 
 

@@ -30,6 +30,7 @@ from pipeline.sweep.pool import Pool, PoolDied
 from pipeline.sweep.record import JobRecord
 from pipeline.sweep.task import Ended, Task, Told
 from pipeline.sweep.verdict import verdict
+from pipeline.tracking import SYNC
 from stages.ir.errors import UserError
 from stages.ir.words import counted
 
@@ -96,7 +97,7 @@ def run_sweep(
     try:
         return running.finish(interrupted)
     except KeyboardInterrupt:
-        console.print("interrupted while the sweep was logged; the same command, or scripts/sync_tracking, makes it up")
+        console.print(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
         return INTERRUPTED
 
 

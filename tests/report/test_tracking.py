@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commands.sync_tracking import main as sync
 from pipeline.report.record import RunRecord
 from pipeline.sweep.pool import Pool
 from pipeline.sweep.task import Ended, Task
@@ -23,7 +24,6 @@ from pipeline.tracking import (
     write_payload,
 )
 from pipeline.tracking_store import TrackingError
-from scripts.sync_tracking import main as sync
 from stages.ir.errors import ConfigError
 from tests.report.samples import record
 
@@ -159,8 +159,8 @@ def test_a_sweep_is_a_parent_with_its_jobs_below(folder):
 def test_a_server_that_does_not_answer_costs_a_message_and_can_be_made_up_for(folder, dead_server, capsys):
     config = TrackingConfig(uri=dead_server, timeout_seconds=0.2)
     first, second = log_record(record(), folder, config, folder.parent)
-    assert f"the server {dead_server} did not answer within 0.2 s" in first
-    assert f"python -m scripts.sync_tracking {folder} --uri {dead_server}" in second
+    assert f"the server {dead_server} did not answer (" in first
+    assert f"python -m pipeline.commands.sync_tracking {folder} --uri {dead_server}" in second
     assert read_payload(folder).metrics["latency_ms.torchweld.median"] == 10.0
     assert sync([str(folder), "--uri", dead_server, "--timeout-seconds", "0.2"]) == 1
     assert "did not answer" in capsys.readouterr().err

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.commands.compare import main as compare
 from pipeline.report.compare import against, differences, front, render_page
 from pipeline.report.record import write_results
 from pipeline.report.summary import Summary, read_summary
 from pipeline.sweep import table
 from pipeline.sweep.board import Board, duration, seconds_left
 from pipeline.sweep.record import JobRecord, write
-from scripts.compare import main as compare
 from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
 from stages.ir.errors import UserError
 from tests.report.samples import record
