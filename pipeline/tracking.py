@@ -3,8 +3,8 @@
 Comes in: a `RunRecord` and the run folder. Goes out: lines to tell the user. What is to be logged is first written to
 `tracking.json` in the run folder, so that a store that does not answer costs nothing but a later
 `python -m pipeline.commands.sync_tracking FOLDER`. Without `tracking.uri` the store is sqlite in the output folder,
-under a file lock: several processes may meet on a store that does not exist yet. MLflow takes seconds to import and is imported only
-when it is used.
+under a file lock: several processes may meet on a store that does not exist yet. MLflow takes seconds to import and is
+imported only when it is used.
 """
 
 from __future__ import annotations
