@@ -1,7 +1,6 @@
 """What a run says while it works: a line for each stage with its seconds, and what stages have to tell.
 
-On a terminal the running stage is shown with its time so far. Elsewhere nothing is printed but what `say` is given; the
-seconds are kept either way.
+On a terminal the running stage is shown with its time so far; elsewhere what it is at is a line of its own.
 """
 
 from __future__ import annotations
@@ -47,14 +46,15 @@ class Progress:
         self.current = outer
         took = time.perf_counter() - start
         self.seconds[name] = self.seconds.get(name, 0.0) + took
-        if self._lively:
-            self.console.print(f"  {name:<10} {took:7.1f} s  {detail}", markup=False)
+        self.say(f"  {name:<10} {took:7.1f} s  {detail}".rstrip())
 
     def detail(self, text: str) -> None:
         """What the running stage is at."""
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, description=f"{self.current}: {text}")
+        else:
+            self.say(f"  {self.current}: {text}")
 
     def waiting(self, on: bool) -> None:
         """The running stage begins (or ends) to wait until another process has timed what it times."""
