@@ -257,6 +257,8 @@ def _publish(result: Result, progress: Progress) -> None:
         with progress.stage("tracking"):
             for line in service("log_run")(result):
                 progress.say(line)
+    else:
+        service("keep_run")(result)
     service("show_report")(result, progress.console)
 
 
@@ -264,6 +266,7 @@ def _write_as(result: Result, status: str, progress: Progress) -> None:
     """Write what there is, marked as a part of a run that did not end."""
     result.status, result.stopped_in = status, progress.current
     _write(result)
+    service("keep_run")(result)
 
 
 def _interrupted(result: Result, progress: Progress) -> int:

@@ -76,6 +76,7 @@ SERVICES: dict[str, str] = {
     "write_report": "pipeline.report:write",
     "show_report": "pipeline.report:show",
     "log_run": "pipeline.tracking:log",
+    "keep_run": "pipeline.tracking:keep",
 }
 
 

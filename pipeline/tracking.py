@@ -82,6 +82,11 @@ def log(result: Any) -> list[str]:
     return log_record(record_of(result), Path(result.folder), result.config.tracking, outputs)
 
 
+def keep(result: Any) -> None:
+    """Write what a later `SYNC` logs, and log nothing: of a run that was stopped, or that the user does not track."""
+    write_payload(payload_of(record_of(result), result.config.tracking.experiment), Path(result.folder))
+
+
 def log_record(record: RunRecord, folder: Path, config: TrackingConfig, outputs: Path) -> list[str]:
     """Log `record` with every file in `folder`.
 

@@ -150,6 +150,7 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
         "write_report": write_report,
         "show_report": lambda result, console: calls.note("show_report", result),
         "log_run": lambda result: ["logged"],
+        "keep_run": lambda result: (result.folder / "kept").write_text(result.status),
         "make_backend": lambda compile_graph, config: lambda module, inputs: (compile_graph, config, module, inputs),
     }
     for name, function in services.items():

@@ -97,6 +97,7 @@ def test_ctrl_c_in_any_stage(small: Config, tmp_path: Path, calls: Calls, monkey
     assert (results["status"], results["complete"], results["stopped_in"]) == ("interrupted", False, stage)
     assert "latency_ms" not in results
     assert not (tmp_path / "recipe.yaml").exists()
+    assert (tmp_path / "kept").read_text() == "interrupted"  # to be logged later
     assert f"interrupted in {stage}" in capsys.readouterr().out
 
 
