@@ -179,7 +179,7 @@ def _tried(step: Step, values: list[Tensor]) -> tuple[Tensor | None, Exception |
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = step.function()(*(values[number] for number in step.operands))
-    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
         return None, error
     return (result, None) if isinstance(result, Tensor) and not result.is_complex() else (None, None)
 

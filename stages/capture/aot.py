@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from stages.capture import decompositions
 from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
-from stages.capture.overlap import refused_write
+from stages.capture.overlap import overlaps_itself, refused_write
 from stages.capture.strides import keep_strides, returned_by
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
@@ -234,7 +234,7 @@ def _refuse_overlapping_writes(metadata: Any, arguments: Sequence[Argument], exa
         tensor = example_inputs[position - held] if held <= position < len(arguments) else None
         if not (info.mutates_data and isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided):
             continue
-        if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        if overlaps_itself(tensor):
             raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory (a stride of 0)")
 
 

@@ -30,7 +30,7 @@ def _is_refused(node: fx.Node) -> bool:
         value = source.meta.get("example_value")
         if isinstance(value, Tensor) and source is not node.args[0] and _is_static(value):
             read.append(value)
-    return _overlaps_itself(written) or any(_overlap_in_part(written, other) for other in read)
+    return overlaps_itself(written) or any(_overlap_in_part(written, other) for other in read)
 
 
 def _written(node: fx.Node) -> Tensor | None:
@@ -67,7 +67,8 @@ def _is_static(tensor: Tensor) -> bool:
     return all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
-def _overlaps_itself(tensor: Tensor) -> bool:
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether several elements are one place in memory, by a stride of 0."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
 
 

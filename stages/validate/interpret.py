@@ -60,7 +60,7 @@ def _call(node: fx.Node, values: dict[fx.Node, Any], float64: bool) -> Any:
         wide_args = (*wide_args[:2], False)
     try:
         return target(*wide_args, **wide_kwargs)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         narrow = fx.map_arg((node.args, node.kwargs), lambda source: _as_in_graph(source, values[source]))
         return target(*narrow[0], **narrow[1])
 
