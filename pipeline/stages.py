@@ -57,6 +57,7 @@ STAGES: dict[str, Stage] = {
 # What rooms offer besides a stage's `run`: the pipeline hands it to another stage, or uses it for the record.
 SERVICES: dict[str, str] = {
     "make_backend": "stages.capture.backend:make_backend",
+    "break_log": "stages.capture.breaks:BreakLog",
     "explain": "stages.fusion.explain:explain",
     "check_toolchain": "stages.codegen:check_toolchain",
     "build_kernels": "stages.codegen:compile_kernels",

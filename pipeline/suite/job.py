@@ -27,8 +27,8 @@ from pipeline.models import load
 from pipeline.precision import context_of, converted, narrowed
 from pipeline.progress import Progress
 from pipeline.result import Result
+from pipeline.stages import service
 from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
-from stages.capture.breaks import BreakLog
 from stages.ir.errors import UserError
 
 COMPILED = ("capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime", "validate")
@@ -141,7 +141,7 @@ def _with_times(record: Record, benchmark: Any) -> Record:
 def _peer_breaks(result: Result) -> tuple[str, ...] | None:
     """Where Dynamo breaks the model for any other compiler, as `file:line`; None where it fails."""
     torch._dynamo.reset()
-    log = BreakLog()
+    log = service("break_log")()
     try:
         _call(result.config, torch._dynamo.explain)
     except Exception:
