@@ -14,6 +14,8 @@ from functools import cache, partial
 
 import torch
 
+from stages.ir.library_flags import float32_products
+
 # Copy: large enough to leave every cache. Matmul: the larger size only where the smaller one was not slow already.
 _COPY_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 _MATMUL_SIZES = {"cpu": (256, 768), "cuda": (2048, 8192)}
@@ -69,17 +71,14 @@ def _copy_rate(device: torch.device) -> float:
 
 def _matmul_rate(device: torch.device, name: str) -> float:
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
-    before, best = torch.get_float32_matmul_precision(), 0.0
-    try:
-        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    best = 0.0
+    with float32_products(tf32=name == "tf32"):
         for size in _MATMUL_SIZES.get(device.type, (256, 768)):
             square = torch.randn(size, size, device=device, dtype=dtype)
             seconds = _fastest(partial(torch.mm, square, square), device)
             best = max(best, 2 * size**3 / seconds)
             if seconds > _SLOW_SECONDS:
                 break
-    finally:
-        torch.set_float32_matmul_precision(before)
     return best
 
 

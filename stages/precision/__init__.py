@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from stages.ir.graph import Graph, verify
+from stages.ir.library_flags import float32_products
 from stages.precision.config import PrecisionConfig
 from stages.precision.wide import has_half_instructions, widen_products
 
@@ -19,14 +20,8 @@ from stages.precision.wide import has_half_instructions, widen_products
 @contextmanager
 def products(config: PrecisionConfig) -> Iterator[None]:
     """The float32 matrix-product mode of the process: "high" (TF32 on CUDA) only for `tf32`; put back on leaving."""
-    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if config.mode == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = config.mode == "tf32"
-    try:
+    with float32_products(tf32=config.mode == "tf32"):
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.library_flags import tf32_convolutions
 from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, fake_mode_of, tensor_of
 from stages.rewrite.propagate import update
@@ -55,8 +56,7 @@ def _two_dimensional(node: fx.Node) -> bool:
 
 def on_matrix_units(dtype: torch.dtype) -> bool:
     """Whether cuDNN multiplies this type on matrix units; whether TF32 is allowed is set while a model is compiled."""
-    tf32 = bool(torch.backends.cudnn.allow_tf32)
-    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and tf32)
+    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and tf32_convolutions())
 
 
 def _lay_out(body: fx.Graph, node: fx.Node, position: int, laid_out: dict[fx.Node, fx.Node]) -> None:

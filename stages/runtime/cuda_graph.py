@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stages.ir.library_flags import cudnn_benchmark
 from stages.ir.program import Extern, Program, Step
 from stages.runtime.config import RuntimeConfig
 from stages.runtime.frame import Frame
@@ -150,7 +151,7 @@ class GraphLane:
         side.wait_stream(current)
         captured = False
         try:
-            with _capturing, torch.cuda.stream(side), _benchmark(self._config.cudnn_benchmark):
+            with _capturing, torch.cuda.stream(side), cudnn_benchmark(self._config.cudnn_benchmark):
                 for _ in range(WARM_UPS):
                     self._frame.execute()
                 side.synchronize()
@@ -159,17 +160,6 @@ class GraphLane:
         finally:
             current.wait_stream(side)
             self._frame.release(keep_results=captured)
-
-
-@contextlib.contextmanager
-def _benchmark(wanted: bool) -> Iterator[None]:
-    """cuDNN times its algorithms for each new convolution, and remembers the fastest for the process."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or wanted
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _record(action: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -191,8 +191,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("channels, results, stride", [(16, 24, 1), (16, 24, 2), (3, 8, 1), (5, 7, 1)])
-def test_cudnn_computes_what_eager_does(dtype, layout, channels, results, stride, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def test_cudnn_computes_what_eager_does(dtype, layout, channels, results, stride, no_tf32):
     size = -(-9 // stride)
     weight = torch.randn(results, channels, 3, 3) / (3 * channels**0.5)
     x, z, w, b = on_gpu(

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from stages.ir.library_flags import float32_products
 from stages.rewrite.edit import tensor_of
 from tests.graphs import targets
 from tests.rewrite.cuda import check, check_changed, rewritten
@@ -207,9 +208,10 @@ def test_other_convolutions_are_no_stems(name):
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_float32_follows_whether_tf32_is_allowed(monkeypatch, allowed):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-    graph = rewritten(nn.Conv2d(3, 8, 7, 2, 3), torch.randn(1, 3, 16, 16), passes=["space_to_depth", "channels_last"])
+def test_float32_follows_whether_tf32_is_allowed(allowed):
+    passes = ["space_to_depth", "channels_last"]
+    with float32_products(tf32=allowed):
+        graph = rewritten(nn.Conv2d(3, 8, 7, 2, 3), torch.randn(1, 3, 16, 16), passes=passes)
     assert bool(graph.notes) == allowed
 
 

@@ -57,8 +57,7 @@ def check(fast, model, x, precision):
 
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_with_all_rewrites(name, precision, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the reference
+def test_a_model_with_all_rewrites(name, precision, no_tf32):
     build, shape = MODELS[name]
     model, x = build().eval().cuda(), torch.randn(shape).cuda()
     fast = optimize(model, (x,), [f"precision={precision}"])

@@ -6,13 +6,12 @@ sums run in float32 and the result is not rounded until it is stored (unless `em
 
 from __future__ import annotations
 
-import torch
-
 from stages.fusion.lowering.context import Context
 from stages.fusion.lowering.registry import lowers
 from stages.fusion.lowering.value import At, NotFusable, Position, Value, broadcast_at, rounded, stored_type
 from stages.ir.dtype import DType
 from stages.ir.expr import Cast, Expr, Number, const, op
+from stages.ir.library_flags import tf32_matmuls
 
 
 @lowers("mm bmm", template=True)
@@ -39,7 +38,7 @@ def _product(context: Context, first: Value, second: Value) -> At:
     kind = stored_type(first.dtype)
     if second.dtype != first.dtype or kind.compute is not DType.FLOAT32:
         raise NotFusable(f"a product of {kind} and {stored_type(second.dtype)} is left to torch's library")
-    if kind is DType.FLOAT32 and torch.get_float32_matmul_precision() != "highest":
+    if kind is DType.FLOAT32 and tf32_matmuls():
         raise NotFusable("a product in TF32 is left to torch's library")
     *batch, m, k = first.shape
     rows = context.rows((*batch, m, second.shape[-1], k), first.ndim)
