@@ -1,9 +1,10 @@
 """Sweeps: every job of `-m` in a process of its own, with limits, resumed where it was stopped, told in one table.
 
     config     what a sweep may be told                     identity   when two jobs are the same job
-    server     the warmed process that jobs are forked from pool       how the sweep talks to it
     job        what is done inside a forked process         record     what is known of a job, and where it is kept
     run        the sweep itself                             table      what is printed and written of it
+
+Processes are those of `pipeline.pool`.
 
 `run_sweep` in `run.py` of this folder is the way in; `alone` runs one job for Hydra's own launchers.
 """

@@ -16,10 +16,10 @@ from omegaconf import DictConfig
 from pipeline.compose import compose, jobs_of
 from pipeline.configure import configuration
 from pipeline.main import claim, quoted, through_hydra
+from pipeline.pool.client import Pool
 from pipeline.progress import plain_console
 from pipeline.sweep import record as records
 from pipeline.sweep import table
-from pipeline.sweep.pool import Pool
 from pipeline.sweep.run import FAILED, OK, WARM, Job, run_alone, run_sweep
 from stages.ir.errors import ConfigError
 

@@ -18,6 +18,7 @@ from pipeline import job
 from pipeline.config import Config
 from pipeline.device import describe, device_of, versions
 from pipeline.models.load import check_importable
+from pipeline.pool.task import Waiting
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, plain
 from pipeline.report.record import RunRecord
@@ -25,7 +26,6 @@ from pipeline.result import Result
 from pipeline.sweep import record as records
 from pipeline.sweep.identity import Identity, identity_of
 from pipeline.sweep.record import JobRecord
-from pipeline.sweep.task import Waiting
 from pipeline.tracking import (
     default_uri,
     open_sweep,

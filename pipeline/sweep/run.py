@@ -20,15 +20,16 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.config import Config
+from pipeline.pool import processes
+from pipeline.pool.client import Pool, PoolDied
+from pipeline.pool.task import Ended, Task, Told
 from pipeline.recipe import Recipe
-from pipeline.sweep import processes, table
 from pipeline.sweep import record as records
+from pipeline.sweep import table
 from pipeline.sweep.board import Board
 from pipeline.sweep.identity import Identity
 from pipeline.sweep.job import Publication, Stage, Work
-from pipeline.sweep.pool import Pool, PoolDied
 from pipeline.sweep.record import JobRecord
-from pipeline.sweep.task import Ended, Task, Told
 from pipeline.sweep.verdict import verdict
 from pipeline.tracking import SYNC
 from stages.ir.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from pipeline.sweep.task import Ended
+from pipeline.pool.task import Ended
 
 _WORDS = {
     signal.SIGSEGV: "segmentation fault",

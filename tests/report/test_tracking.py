@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands.sync_tracking import main as sync
+from pipeline.pool.client import Pool
+from pipeline.pool.task import Ended, Task
 from pipeline.report.record import RunRecord
-from pipeline.sweep.pool import Pool
-from pipeline.sweep.task import Ended, Task
 from pipeline.tracking import (
     TrackingConfig,
     default_uri,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sweep.pool import Pool, PoolDied
-from pipeline.sweep.task import Ended, Task, Told
+from pipeline.pool.client import Pool, PoolDied
+from pipeline.pool.task import Ended, Task, Told
 from pipeline.sweep.verdict import verdict
 
-TASKS = "tests.sweep.tasks:"
+TASKS = "tests.pool.tasks:"
 ROOT = Path(__file__).parents[2]
 
 
@@ -119,10 +119,10 @@ def test_after_close_nothing_runs() -> None:
 
 PARENT = """
 import sys, time
-from pipeline.sweep.pool import Pool
-from pipeline.sweep.task import Task, Told
+from pipeline.pool.client import Pool
+from pipeline.pool.task import Task, Told
 pool = Pool()
-pool.start(Task(0, "tests.sweep.tasks:leaves_a_child", "hang"))
+pool.start(Task(0, "tests.pool.tasks:leaves_a_child", "hang"))
 while True:
     for event in pool.events(60):
         print(pool.process, event.value, flush=True)
@@ -163,7 +163,7 @@ def test_kill_9_of_the_server_takes_its_tasks_along_and_is_told() -> None:
 def test_jobs_are_forked_where_torch_has_used_nothing(tmp_path: Path) -> None:
     """What the server imports for jobs starts no CUDA, and leaves the children able to use threads."""
     with Pool(["pipeline.sweep.job"]) as pool:
-        event = pool.call("tests.sweep.test_pool:_state", None)
+        event = pool.call("tests.pool.test_pool:_state", None)
     assert event.value == (False, False, 10.0)
 
 

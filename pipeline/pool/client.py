@@ -1,4 +1,4 @@
-"""How the sweep talks to the process that its jobs are forked from: start a task, hear what becomes of it."""
+"""How one talks to the process that tasks are forked from: start a task, hear what becomes of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from pipeline.sweep.task import Ended, Stop, Task, Told, Warm
+from pipeline.pool.task import Ended, Stop, Task, Told, Warm
 
 _LEAVE_SECONDS = 10.0  # that the server has for killing what is left and ending itself
 
@@ -35,7 +35,7 @@ class Pool:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the server
         code = (
             f"import sys; sys.path[:] = {_absolute(sys.path)!r}; "
-            f"from pipeline.sweep.server import serve; serve({theirs.fileno()})"
+            f"from pipeline.pool.server import serve; serve({theirs.fileno()})"
         )
         self._server = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -43,7 +43,7 @@ class Pool:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
-            start_new_session=True,  # Ctrl-C is for the sweep, which then says what should happen
+            start_new_session=True,  # Ctrl-C is for the caller, who then says what should happen
         )
         theirs.close()
         self._send(Warm(tuple(self._modules)))

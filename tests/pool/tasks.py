@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from pipeline.sweep.task import Waiting
+from pipeline.pool.task import Waiting
 
 
 def add_one(argument, tell):

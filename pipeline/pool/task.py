@@ -1,4 +1,4 @@
-"""What the sweep and the process that jobs are forked from say to each other. Plain values, pickled over a socket."""
+"""What a caller and the process that tasks are forked from say to each other. Plain values, pickled over a socket."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The process that jobs are forked from: Python with torch and what else the jobs need, imported once.
+"""The process that tasks are forked from: Python with torch and what else they need, imported once.
 
-Comes in: requests over a socket (`pipeline.sweep.task`). Goes out: what the tasks tell, and how each of them ended.
-Imports cost a job ten seconds and more; a fork costs none, and keeps what a process of its own gives: its own memory,
+Comes in: requests over a socket (`pipeline.pool.task`). Goes out: what the tasks tell, and how each of them ended.
+Imports cost a task ten seconds and more; a fork costs none, and keeps what a process of its own gives: its own memory,
 its own device context, an end of its own. What makes forking safe here: this process runs no thread of its own and no
 tensor operation, never touches CUDA (a child that finds it did begins afresh by exec), and imports no code of a user's.
 
 It enforces the limits too, since only the parent of a process can kill it without ever meeting another one under the
-same number. When the sweep is gone, however it died, its end of the socket is closed: everything is killed then. When
+same number. When the caller is gone, however it died, its end of the socket is closed: everything is killed then. When
 this process dies first, the kernel kills the jobs (`die_with_parent`).
 """
 
@@ -28,8 +28,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-from pipeline.sweep import processes
-from pipeline.sweep.task import Ended, Stop, Task, Told, Waiting, Warm
+from pipeline.pool import processes
+from pipeline.pool.task import Ended, Stop, Task, Told, Waiting, Warm
 
 _TICK_SECONDS = 0.1
 _TREE_SECONDS = 2.0  # between two looks at the memory of a job's children, which cost milliseconds each
@@ -69,14 +69,14 @@ def serve(descriptor: int) -> None:
 
 
 class Server:
-    """See the module. `connection` leads to the sweep."""
+    """See the module. `connection` leads to the caller."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.jobs: dict[int, _Job] = {}
 
     def serve(self) -> None:
-        """Work until the sweep is gone, then kill what is left."""
+        """Work until the caller is gone, then kill what is left."""
         try:
             while True:
                 channels = {job.channel: job for job in self.jobs.values() if not job.silent}
@@ -191,7 +191,7 @@ def _too_large(job: _Job, now: float) -> bool:
 
 
 def _hear(job: _Job, connection: Connection) -> None:
-    """Take in what a job has said so far, and pass on what is for the sweep."""
+    """Take in what a job has said so far, and pass on what is for the caller."""
     try:
         while job.channel.poll():
             kind, value = job.channel.recv()
@@ -265,7 +265,7 @@ def _afresh(task: Task, channel: Connection) -> None:
         os.lseek(file.fileno(), 0, os.SEEK_SET)
         os.set_inheritable(channel.fileno(), True)
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from pipeline.sweep.server import continue_as; "
+            f"import sys; sys.path[:] = {sys.path!r}; from pipeline.pool.server import continue_as; "
             f"continue_as({file.fileno()}, {channel.fileno()})"
         )
         os.execv(sys.executable, [sys.executable, "-c", code])
