@@ -253,12 +253,14 @@ def send_sweep(
     folder: Path,
     uri: str,
     timeout_seconds: float,
+    tags: Mapping[str, str] | None = None,
 ) -> str:
     """Bring the parent run of a sweep up to date; its id. Raises `TrackingError` as `send` does.
 
     status     "passed", or what else the sweep came to
     counting   the ids of the runs that are its jobs
     folder     of the sweep: the files in it, not those of its jobs, are logged
+    tags       more of the run
     """
     with reached(uri, timeout_seconds):
         client, now = client_of(uri), int(time.time() * 1e3)
@@ -266,7 +268,7 @@ def send_sweep(
         run_id = sweep_runs.parent_of(client, where, sweep, now)
         for name, value in metrics.items():
             client.log_metric(run_id, name, value, now)
-        for name, text in (("status", status), ("git_revision", git_revision())):
+        for name, text in {"status": status, "git_revision": git_revision(), **(tags or {})}.items():
             client.set_tag(run_id, name, text)
         for entry in sorted(folder.iterdir()):
             if entry.is_file() and not entry.name.startswith("."):

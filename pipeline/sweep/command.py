@@ -13,14 +13,19 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from pipeline.compose import compose, jobs_of
+from pipeline.compose import compose, jobs_of, parse
+from pipeline.config import Config
 from pipeline.configure import configuration
 from pipeline.main import claim, quoted, through_hydra
 from pipeline.pool.client import Pool
 from pipeline.progress import plain_console
+from pipeline.search.build import search_of
+from pipeline.search.space import space_of
 from pipeline.sweep import record as records
 from pipeline.sweep import table
-from pipeline.sweep.run import FAILED, OK, WARM, Job, run_alone, run_sweep
+from pipeline.sweep.planning import WARM
+from pipeline.sweep.run import FAILED, OK, run_alone, run_sweep
+from pipeline.sweep.source import Grid, Job, Source
 from stages.ir.errors import ConfigError
 
 
@@ -30,22 +35,35 @@ def sweep(overrides: list[str], config_dir: str | None, arguments: list[str]) ->
         if text.startswith("hydra.sweep.subdir="):
             raise ConfigError("hydra.sweep.subdir", "is for sweeps with hydra/launcher", "leave it out")
     with Pool(WARM) as pool:  # it imports while we compose
-        jobs = [checked(job, config_dir) for job in jobs_of(overrides)]
         named = _named_folder(overrides, config_dir)
-        return run_sweep(jobs, pool, lambda: _folder(jobs[0], named), plain_console(), named)
+        source = _source(overrides, config_dir, pool, named)
+        return run_sweep(source, pool, lambda: _folder(source.config, named), plain_console(), named)
+
+
+def _source(overrides: list[str], config_dir: str | None, pool: Pool, named: Path | None) -> Source:
+    """Where the jobs come from: a grid, or the search that the command line asks for."""
+    if _sample(overrides, config_dir).search.method == "grid":
+        return Grid([checked(job, config_dir) for job in jobs_of(overrides)])
+    return search_of(overrides, lambda lines: checked(list(lines), config_dir), pool, named)
+
+
+def _sample(overrides: list[str], config_dir: str | None) -> DictConfig:
+    """What one of the jobs composes to, Hydra's own node with it."""
+    space = space_of(parse(overrides))
+    return compose(space.overrides(space.first), config_dir)
 
 
 def _named_folder(overrides: list[str], config_dir: str | None) -> Path | None:
     """The folder of the sweep, if the command line names one."""
     if not any(text.startswith("hydra.sweep.dir=") for text in overrides):
         return None
-    return Path(str(compose(jobs_of(overrides)[0], config_dir).hydra.sweep.dir)).absolute()
+    return Path(str(_sample(overrides, config_dir).hydra.sweep.dir)).absolute()
 
 
-def _folder(first: Job, named: Path | None) -> Path:
+def _folder(config: Config, named: Path | None) -> Path:
     """Make the folder of the sweep."""
     if named is None:
-        return claim(first.config, "sweep")
+        return claim(config, "sweep")
     try:
         named.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -61,11 +79,13 @@ def checked(overrides: list[str], config_dir: str | None) -> Job:
 
 def sweep_through_hydra(overrides: list[str], config_dir: str | None, arguments: list[str]) -> int:
     """Let Hydra run the sweep by the launcher and the sweeper that `overrides` name; the exit code."""
+    if _sample(overrides, config_dir).search.method != "grid":
+        raise ConfigError("search", "runs its trials itself", "leave hydra/launcher and hydra/sweeper out")
     jobs = [checked(job, config_dir) for job in jobs_of(overrides)]
     if jobs[0].config.sweep.dry_run:
         raise ConfigError("sweep.dry_run", "is for sweeps without hydra/launcher", "leave the launcher out")
     named = _named_folder(overrides, config_dir)
-    folder = _folder(jobs[0], named)
+    folder = _folder(jobs[0].config, named)
     task: Any = hydra.main(config_path="pkg://conf", config_name="config", version_base="1.3")(run_one)
     stopped = through_hydra(task, [*arguments, *([] if named else [f"hydra.sweep.dir={quoted(folder)}"])])
     found = [records.read(path) for path in folder.glob(f"*/{records.FILE}")]
