@@ -62,6 +62,9 @@ class TpeSearch(Search):
             else:
                 self._study.tell(asked, state=self._optuna.trial.TrialState.PRUNED)
 
+    def certain(self) -> int:
+        return min(self.settings.startup_trials, self.most())
+
     # ---- Optuna ---------------------------------------------------------------------------------
 
     def _ask(self, number: int, attempt: int) -> Any:

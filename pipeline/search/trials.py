@@ -113,7 +113,8 @@ class Search(ABC):
         jobs: list[Job] = []
         while len(jobs) < wanted and not self._over() and (chosen := self.following()) is not None:
             jobs.append(self._make(chosen))
-        self._write()
+        if jobs:
+            self._write()
         return jobs
 
     def tell(self, number: int, record: JobRecord) -> None:
@@ -122,6 +123,9 @@ class Search(ABC):
 
     def expected(self) -> int:
         return len(self.points) if self._ending else self.most()
+
+    def certain(self) -> int:
+        return self.most()
 
     def opened(self, folder: Path) -> None:
         self._folder = folder

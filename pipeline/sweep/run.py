@@ -54,7 +54,7 @@ def run_sweep(
     config = source.config
     planner = Planner(pool, source.strict, config.sweep.rerun or source.rerun, Path(config.outputs), named)
     running = _Sweep(source, planner, pool, console)
-    running.propose(config.sweep.jobs)
+    running.propose(source.certain() if config.sweep.dry_run else config.sweep.jobs)
     if config.sweep.dry_run:
         console.print(table.plan([each.record for each in running.planned], source.expected()))
         return OK

@@ -51,6 +51,9 @@ class Source(Protocol):
     def expected(self) -> int:
         """How many jobs there will be in all, as far as can be told."""
 
+    def certain(self) -> int:
+        """How many jobs there will be whatever they give."""
+
     def opened(self, folder: Path) -> None:
         """Hear that the sweep has a folder. Raises `OSError` where nothing can be written into it."""
 
@@ -81,6 +84,9 @@ class Grid:
         pass
 
     def expected(self) -> int:
+        return self._count
+
+    def certain(self) -> int:
         return self._count
 
     def opened(self, folder: Path) -> None:
