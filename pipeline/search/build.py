@@ -21,7 +21,7 @@ from pipeline.search.space import Space, space_of
 from pipeline.search.tpe import TpeSearch
 from pipeline.search.trials import Make, Search, Setting, tried
 from pipeline.sweep.identity import Identity
-from pipeline.sweep.planning import able, modules_of
+from pipeline.sweep.planning import identified, modules_of
 from pipeline.sweep.record import JobRecord
 from pipeline.sweep.source import Job
 from stages.ir.errors import ConfigError, UserError
@@ -46,7 +46,7 @@ def search_of(
     config = jobs[0].config
     if not config.sweep.dry_run:
         pool.warm({name for job in jobs for name in modules_of(job.config)})
-    search = _id(space, jobs[0], able(jobs, pool)[0])
+    search = _id(space, jobs[0], identified(jobs, pool)[0])
     before = tried(search, Path(config.outputs).absolute(), named)
     fits = [point for point in before if len(point) == len(space.dimensions)]
     setting = Setting(search, config, space, _forgiving(check, jobs[0]), figures, fits)

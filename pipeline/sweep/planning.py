@@ -7,7 +7,7 @@ one it had. A job equal to one of this sweep is not run twice either, whatever t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,33 +39,36 @@ class Planner:
     strict   whether a job that cannot run on this machine is an error of the whole sweep, or a job that has failed
     rerun    which of the jobs that ran before run again
     outputs  where sweeps are; named: the folder of this one, where the user named it
-    first    the number of the first job
     """
 
-    def __init__(
-        self, pool: Pool, strict: bool, rerun: Rerun, outputs: Path, named: Path | None = None, first: int = 0
-    ) -> None:
+    def __init__(self, pool: Pool, strict: bool, rerun: Rerun, outputs: Path, named: Path | None = None) -> None:
         self._known = records.earlier(outputs.absolute(), named)
         self._pool, self._strict, self._rerun = pool, strict, rerun
-        self._next = first
+        self._next = 0
 
     def plan(self, jobs: Sequence[Job]) -> list[Planned]:
-        """The jobs under the next numbers. Raises `UserError` as `able` does where the sweep is strict."""
-        found = able(jobs, self._pool) if self._strict else identified(jobs, self._pool)
-        planned = [self._planned(self._next + place, job, found[place]) for place, job in enumerate(jobs)]
+        """The jobs under the next numbers. Raises `UserError` as `identified` does where the sweep is strict."""
+        found = identified(jobs, self._pool) if self._strict else _identities(jobs, self._pool)
+        numbers = range(self._next, self._next + len(jobs))
         self._next += len(jobs)
-        return planned
+        return [self._planned(*each) for each in zip(numbers, jobs, found, strict=True)]
 
     def _planned(self, number: int, job: Job, identity: Identity | str) -> Planned:
-        fault = job.fault or (identity if isinstance(identity, str) else "")
-        if fault or isinstance(identity, str):
-            line = " ".join(fault.splitlines()[:1])
+        if job.fault or isinstance(identity, str):
+            line = next(iter((job.fault or str(identity)).splitlines()), "it cannot be run")
             return Planned(job, JobRecord(number, job.config.job, job.overrides, "", status="error", reason=line))
-        before = self._known.get(identity.key)
-        if before is not None and records.to_keep(before, self._rerun):
-            return Planned(job, kept(before, number, job))
-        about = (job.config.job, job.overrides, identity.key, identity.config_hash, identity.code, identity.device)
-        return Planned(job, JobRecord(number, *about))
+        return planned_of(number, job, identity, self._known, self._rerun)
+
+
+def planned_of(
+    number: int, job: Job, identity: Identity, known: Mapping[str, JobRecord], rerun: Rerun = "failed"
+) -> Planned:
+    """The job with its earlier result, if that is to be kept, or with a record still to be filled."""
+    before = known.get(identity.key)
+    if before is not None and records.to_keep(before, rerun):
+        return Planned(job, kept(before, number, job))
+    about = (job.config.job, job.overrides, identity.key, identity.config_hash, identity.code, identity.device)
+    return Planned(job, JobRecord(number, *about))
 
 
 def kept(before: JobRecord, number: int, job: Job) -> JobRecord:
@@ -73,23 +76,23 @@ def kept(before: JobRecord, number: int, job: Job) -> JobRecord:
     return replace(before, number=number, overrides=job.overrides, kept=True)
 
 
-def identified(jobs: Sequence[Job], pool: Pool) -> list[Identity | str]:
+def identified(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
+    """Who each job is. Raises `UserError` where one cannot run on this machine."""
+    found = _identities(jobs, pool)
+    for identity in found:
+        if isinstance(identity, str):
+            message, _, mend = identity.partition("\n  ")
+            raise UserError(message, mend)
+    return [identity for identity in found if isinstance(identity, Identity)]
+
+
+def _identities(jobs: Sequence[Job], pool: Pool) -> list[Identity | str]:
     """Who each job is; or, as text, why it cannot run on this machine."""
     ended = pool.call("pipeline.sweep.job:identify", [job.config for job in jobs])
     if ended.value is None:
         return [f"who the jobs are could not be found: {ended.raised or verdict(ended, 0, 0)[1]}"] * len(jobs)
     found: list[Identity | str] = ended.value
     return found
-
-
-def able(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
-    """Who each job is. Raises `UserError` where one cannot run on this machine."""
-    found = identified(jobs, pool)
-    for identity in found:
-        if isinstance(identity, str):
-            message, _, mend = identity.partition("\n  ")
-            raise UserError(message, mend)
-    return [identity for identity in found if isinstance(identity, Identity)]
 
 
 def sweep_id(keys: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from pipeline.sweep import record as records
 from pipeline.sweep import table
 from pipeline.sweep.board import Board
 from pipeline.sweep.job import Publication, Stage, Work
-from pipeline.sweep.planning import WARM, Planned, Planner, kept, modules_of, sweep_id
+from pipeline.sweep.planning import WARM, Planned, Planner, identified, kept, modules_of, planned_of, sweep_id
 from pipeline.sweep.record import JobRecord
 from pipeline.sweep.source import Grid, Job, Source
 from pipeline.sweep.verdict import verdict
@@ -38,7 +38,7 @@ LOG = "log.txt"
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 _TICK_SECONDS = 0.5
-_GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
+GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
 _MLFLOW_SECONDS = 600.0
 
 
@@ -53,7 +53,7 @@ def run_sweep(
     """
     config = source.config
     planner = Planner(pool, source.strict, config.sweep.rerun or source.rerun, Path(config.outputs), named)
-    running = _Sweep(source, planner, pool, console)
+    running = Sweep(source, planner, pool, console)
     running.propose(source.certain() if config.sweep.dry_run else config.sweep.jobs)
     if config.sweep.dry_run:
         console.print(table.plan([each.record for each in running.planned], source.expected()))
@@ -80,22 +80,18 @@ def run_sweep(
 def run_alone(job: Job, folder: Path, number: int, console: Console) -> JobRecord:
     """Run one job, in a process of its own and held to its limits, for a launcher that is not ours; its record."""
     with Pool(WARM) as pool:
-        source = Grid([job])
-        rerun = job.config.sweep.rerun or source.rerun
-        planner = Planner(pool, source.strict, rerun, Path(job.config.outputs), first=number)
-        running = _Sweep(source, planner, pool, console, folder)
-        running.propose(1)
+        (identity,) = identified([job], pool)
+        known = records.earlier(Path(job.config.outputs).absolute())
+        planned = planned_of(number, job, identity, known, job.config.sweep.rerun or Grid.rerun)
         folder.mkdir(parents=True, exist_ok=True)
-        running.folder = folder.parent
-        (planned,) = running.planned
         if planned.record.kept:
             records.write(planned.record, folder)
             return planned.record
-        running.run()
+        Sweep.of([planned], pool, folder.parent, {}, console, folder).run()
         return planned.record
 
 
-class _Sweep:
+class Sweep:
     """The jobs of one sweep, on their way.
 
     folder       the sweep's, once it has one
@@ -103,13 +99,11 @@ class _Sweep:
     job_folder   of its only job, where another made it
     """
 
-    def __init__(
-        self, source: Source, planner: Planner, pool: Pool, console: Console, job_folder: Path | None = None
-    ) -> None:
+    def __init__(self, source: Source, planner: Planner | None, pool: Pool, console: Console) -> None:
         self.source, self.planner, self.pool, self.console = source, planner, pool, console
-        self.job_folder = job_folder
         self.settings = source.config.sweep
         self.folder = Path()
+        self.job_folder: Path | None = None
         self.sweep: dict[str, str] = {}
         self.planned: list[Planned] = []
         self.asked: list[Job] = []  # and not yet known
@@ -118,11 +112,27 @@ class _Sweep:
         self.ended: dict[str, JobRecord] = {}  # by key, of this sweep
         self.notes: list[str] = []
 
+    @classmethod
+    def of(
+        cls,
+        planned: Sequence[Planned],
+        pool: Pool,
+        folder: Path,
+        sweep: dict[str, str],
+        console: Console,
+        job_folder: Path | None = None,
+    ) -> Sweep:
+        """A sweep of jobs that are all known."""
+        made = cls(Grid([each.job for each in planned]), None, pool, console)
+        made.folder, made.sweep, made.job_folder, made.planned = folder, sweep, job_folder, list(planned)
+        made.waiting = [each for each in planned if not each.record.kept]
+        return made
+
     # ---- before jobs run -----------------------------------------------------------------------
 
     def propose(self, wanted: int) -> None:
         """Ask the source for jobs until one has to be run, or it has none; those that have a result are told of."""
-        while not self.waiting and (self.asked or self._ask(wanted)):
+        while self.planner is not None and not self.waiting and (self.asked or self._ask(wanted)):
             if not self.settings.dry_run:
                 self.pool.warm({name for job in self.asked for name in modules_of(job.config)})
             fresh = self.planner.plan(self.asked)
@@ -172,7 +182,7 @@ class _Sweep:
                 if signals.count and not stopping:
                     stopping = True
                     board.say("stopping: the running jobs write what they have; once more ends them at once")
-                    self.pool.stop(_GRACE_SECONDS)
+                    self.pool.stop(GRACE_SECONDS)
                 if signals.count > 1:
                     self.pool.stop(0.0)
                 try:
@@ -209,7 +219,7 @@ class _Sweep:
             planned.record = replace(record, status="error", reason=f"its folder cannot be made: {error.strerror}")
             self._over(planned, board)
             return
-        work = Work(record, config, planned.job.recipe, self.sweep if self.sweep["id"] else {})
+        work = Work(record, config, planned.job.recipe, self.sweep)
         task = Task(
             record.number,
             "pipeline.sweep.job:run",
