@@ -71,6 +71,7 @@ class Search(ABC):
         self._clock, self._began = setting.clock, setting.clock()
         self._folder: Path | None = None
         self._ending = ""
+        self._unwritten = ""
 
     # ---- what a method says ---------------------------------------------------------------------
 
@@ -127,6 +128,13 @@ class Search(ABC):
     def certain(self) -> int:
         return self.most()
 
+    def outlook(self) -> str:
+        size, trials = self.space.size, self.settings.trials
+        limit = "" if trials is None else f", up to {counted(trials, 'trial')}"
+        minutes = "" if self.settings.minutes is None else f", {self.settings.minutes:g} min"
+        of = "" if size is None else f" of {counted(size, 'point')}"
+        return f"{self.settings.method} search{of}{limit}{minutes}"
+
     def opened(self, folder: Path) -> None:
         self._folder = folder
         self._write()
@@ -135,7 +143,7 @@ class Search(ABC):
         return ""
 
     def ending(self) -> str:
-        return self._ending
+        return "; ".join(text for text in (self._ending, self._unwritten) if text)
 
     def _over(self) -> bool:
         """Whether there is an end to the trials."""
@@ -152,8 +160,12 @@ class Search(ABC):
     # ---- what was tried --------------------------------------------------------------------------
 
     def _write(self) -> None:
-        if self._folder is not None:
+        if self._folder is None:
+            return
+        try:
             write_whole(self._folder / JOURNAL, json.dumps({"id": self.id, "points": self.points}) + "\n")
+        except OSError as error:
+            self._unwritten = f"what was tried could not be written down ({error.strerror})"
 
 
 def tried(search: str, outputs: Path, named: Path | None = None) -> list[Point]:

@@ -32,7 +32,6 @@ from pipeline.sweep.record import JobRecord
 from pipeline.sweep.source import Grid, Job, Source
 from pipeline.sweep.verdict import verdict
 from pipeline.tracking import SYNC
-from stages.ir.words import counted
 
 LOG = "log.txt"
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -60,7 +59,7 @@ def run_sweep(
         return OK
     folder = claim()
     done = sum(each.record.kept for each in running.planned)
-    said = f"sweep: {counted(source.expected(), 'job')}, {done} with a result already; results in {folder}"
+    said = f"sweep: {source.outlook()}, {done} with a result already; results in {folder}"
     console.print(said, markup=False, soft_wrap=True)
     running.opened(folder)
     try:
@@ -161,16 +160,13 @@ class Sweep:
         self.folder = folder
         keys = [each.record.key for each in self.planned]
         self.sweep = {"id": self.source.id or sweep_id(keys), "name": folder.name}
-        try:
-            self.source.opened(folder)
-        except OSError as error:
-            self.notes.append(f"what is tried cannot be written down: {error.strerror}")
+        self.source.opened(folder)
 
     def announce(self) -> None:
         """Make the sweep known to MLflow, before its jobs are logged there."""
-        if self.source.config.tracking.enabled:
-            for line in self._in_process("announce", (self.source.config, self.sweep)) or []:
-                self._say(line)
+        tracked = [each.job.config for each in self.planned if each.job.config.tracking.enabled]
+        for line in (self._in_process("announce", (tracked[0], self.sweep)) or []) if tracked else []:
+            self._say(line)
 
     # ---- running -------------------------------------------------------------------------------
 
@@ -206,7 +202,11 @@ class Sweep:
             if free is None:
                 return
             self.waiting.remove(free)
-            self._start(free, board)
+            try:
+                self._start(free, board)
+            except PoolDied:
+                self.waiting.insert(0, free)
+                raise
 
     def _start(self, planned: Planned, board: Board) -> None:
         """Start a job. One whose folder cannot be made has failed."""

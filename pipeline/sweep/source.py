@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from pipeline.config import Config
 from pipeline.recipe import Recipe
 from pipeline.sweep.record import JobRecord
+from stages.ir.words import counted
 
 Rerun = Literal["failed", "all", "none"]
 
@@ -54,8 +55,11 @@ class Source(Protocol):
     def certain(self) -> int:
         """How many jobs there will be whatever they give."""
 
+    def outlook(self) -> str:
+        """What there is to do, in words."""
+
     def opened(self, folder: Path) -> None:
-        """Hear that the sweep has a folder. Raises `OSError` where nothing can be written into it."""
+        """Hear that the sweep has a folder."""
 
     def stage_of(self, number: int) -> str:
         """What a job is where it is not a full measurement: `rung 1 of 3`."""
@@ -88,6 +92,9 @@ class Grid:
 
     def certain(self) -> int:
         return self._count
+
+    def outlook(self) -> str:
+        return counted(self._count, "job")
 
     def opened(self, folder: Path) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import os
@@ -48,7 +49,7 @@ def table_of(world: World) -> dict:
 # ---- what is tried -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [RANDOM, replace(TPE, trials=15), HALVING], ids=["random", "tpe", "halving"])
+@pytest.mark.parametrize("settings", [RANDOM, replace(TPE, trials=10), HALVING], ids=["random", "tpe", "halving"])
 def test_a_seed_repeats_the_search_and_nothing_is_tried_twice(tmp_path: Path, settings: SearchConfig) -> None:
     tried = []
     for number, seed in enumerate((0, 0, 1)):
@@ -311,3 +312,14 @@ def test_failed_trials_run_again_where_the_user_says_so(tmp_path: Path) -> None:
         world.rerun, world.ran = rerun, []
         world.run(["x=a,b"], settings)
         assert sorted(values["x"] for values in world.ran) == expected
+
+
+def test_a_disk_that_is_full_does_not_end_a_search(tmp_path: Path, monkeypatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pipeline.search.trials.write_whole", full)
+    world = World(tmp_path, parabola)
+    assert world.run(SPACE, RANDOM) == 0
+    assert len(world.ran) == 6
+    assert "what was tried could not be written down (No space left on device)" in world.said
