@@ -43,7 +43,7 @@ WARM = ("pipeline.sweep.job", "torch._dynamo", "torch._functorch.aot_autograd")
 _LIBRARIES = {"transformers": "transformers", "minilm": "transformers", "timm": "timm", "diffusers": "diffusers"}
 
 _TICK_SECONDS = 0.5
-_GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
+GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
 _MLFLOW_SECONDS = 600.0
 
 
@@ -57,7 +57,7 @@ class Job:
 
 
 @dataclass
-class _Planned:
+class Planned:
     """A job and what is known of it by now."""
 
     job: Job
@@ -76,9 +76,9 @@ def run_sweep(
     first = jobs[0].config
     if not first.sweep.dry_run:
         pool.warm({name for job in jobs for name in _modules(job.config)})
-    identities = _identified(jobs, pool)
+    identities = identified(jobs, pool)
     known = records.earlier(Path(first.outputs).absolute(), named)
-    planned = [_planned(number, job, identities[number], known) for number, job in enumerate(jobs)]
+    planned = [planned_of(number, job, identities[number], known) for number, job in enumerate(jobs)]
     if first.sweep.dry_run:
         console.print(table.plan([each.record for each in planned]))
         return OK
@@ -87,7 +87,7 @@ def run_sweep(
     said = f"sweep: {counted(len(jobs), 'job')}, {kept} with a result already; results in {folder}"
     console.print(said, markup=False, soft_wrap=True)
     sweep = {"id": sweep_id(identities), "name": folder.name}
-    running = _Sweep(planned, pool, folder, sweep, console)
+    running = Sweep(planned, pool, folder, sweep, console)
     try:
         running.announce()
     except KeyboardInterrupt:
@@ -100,21 +100,6 @@ def run_sweep(
     except KeyboardInterrupt:
         console.print(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
         return INTERRUPTED
-
-
-def run_alone(job: Job, folder: Path, number: int, console: Console) -> JobRecord:
-    """Run one job, in a process of its own and held to its limits, for a launcher that is not ours; its record."""
-    with Pool(WARM) as pool:
-        (identity,) = _identified([job], pool)
-        known = records.earlier(Path(job.config.outputs).absolute())
-        planned = _planned(number, job, identity, known)
-        folder.mkdir(parents=True, exist_ok=True)
-        if planned.record.kept:
-            records.write(planned.record, folder)
-            return planned.record
-        running = _Sweep([planned], pool, folder.parent, {"id": "", "name": ""}, console, folder)
-        running.run()
-        return planned.record
 
 
 def _modules(config: Config) -> Iterator[str]:
@@ -132,7 +117,8 @@ def sweep_id(identities: Sequence[Identity]) -> str:
     return hashlib.sha256("".join(sorted(each.key for each in identities)).encode()).hexdigest()[:16]
 
 
-def _identified(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
+def identified(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
+    """Who the jobs are. Raises `UserError` where one of them cannot run at all."""
     ended = pool.call("pipeline.sweep.job:identify", [job.config for job in jobs])
     if isinstance(ended.value, str):
         message, _, mend = ended.value.partition("\n  ")
@@ -143,20 +129,21 @@ def _identified(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
     return found
 
 
-def _planned(number: int, job: Job, identity: Identity, known: dict[str, JobRecord]) -> _Planned:
+def planned_of(number: int, job: Job, identity: Identity, known: dict[str, JobRecord]) -> Planned:
+    """The job with its earlier result, if that is to be kept, or with a record still to be filled."""
     before = known.get(identity.key)
     if before is not None and records.to_keep(before, job.config.sweep.rerun):
-        return _Planned(job, replace(before, number=number, overrides=job.overrides, kept=True))
+        return Planned(job, replace(before, number=number, overrides=job.overrides, kept=True))
     about = (job.config.job, job.overrides, identity.key, identity.config_hash, identity.code, identity.device)
-    return _Planned(job, JobRecord(number, *about))
+    return Planned(job, JobRecord(number, *about))
 
 
-class _Sweep:
+class Sweep:
     """The jobs of one sweep, on their way. folder: the sweep's; job_folder: of its only job, where another made it."""
 
     def __init__(
         self,
-        planned: Sequence[_Planned],
+        planned: Sequence[Planned],
         pool: Pool,
         folder: Path,
         sweep: dict[str, str],
@@ -187,7 +174,7 @@ class _Sweep:
                 if signals.count and not stopping:
                     stopping = True
                     board.say("stopping: the running jobs write what they have; once more ends them at once")
-                    self.pool.stop(_GRACE_SECONDS)
+                    self.pool.stop(GRACE_SECONDS)
                 if signals.count > 1:
                     self.pool.stop(0.0)
                 try:
@@ -200,7 +187,7 @@ class _Sweep:
                 board.update()
             return signals.count > 0
 
-    def _start(self, planned: _Planned, board: Board) -> None:
+    def _start(self, planned: Planned, board: Board) -> None:
         """Start a job. One whose folder cannot be made has failed."""
         record, config = planned.record, planned.job.config
         folder = self.job_folder or self.folder / f"{record.number}-{record.name}"
