@@ -104,6 +104,16 @@ def _sqlite_path(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
 
 
+def absolute(uri: str) -> str:
+    """`uri` so that it means the same store from every working directory."""
+    path = _sqlite_path(uri)
+    if path is not None:
+        return f"sqlite:///{path.as_posix()}"
+    plain = uri.removeprefix("file:") if not uri.startswith("file://") else None
+    is_path = plain is not None and ":" not in plain and not plain.startswith("databricks")
+    return Path(plain).absolute().as_uri() if plain is not None and is_path else uri
+
+
 def without_password(uri: str) -> str:
     """`uri` fit to be shown: its user and password, if it has them, are starred out."""
     return re.sub(r"//[^/@]*@", "//***@", uri)

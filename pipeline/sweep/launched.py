@@ -64,9 +64,7 @@ def run_launched(
         running.announce()
         with _shown(planned, folder, before, at_once, console), _asking_to_stop(folder, console), _found_by_others():
             try:
-                failure = through_hydra(
-                    task, [*_less_folder(arguments), *defaults, f"hydra.sweep.dir={quoted(folder)}"]
-                )
+                failure = through_hydra(task, _arguments(arguments, folder, defaults))
             except KeyboardInterrupt:
                 (folder / STOP).touch()
                 failure = None
@@ -97,8 +95,11 @@ def _sweep_id(identities: Sequence[Identity]) -> str:
     return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
 
 
-def _less_folder(arguments: Sequence[str]) -> list[str]:
-    return [text for text in arguments if not text.startswith("hydra.sweep.dir=")]
+def _arguments(arguments: Sequence[str], folder: Path, defaults: Sequence[str]) -> list[str]:
+    """What Hydra is started with. Of its own log the user would read what the sweep says already."""
+    kept = [text for text in arguments if not text.startswith("hydra.sweep.dir=")]
+    quiet = [] if any(text.startswith("hydra/hydra_logging=") for text in kept) else ["hydra/hydra_logging=none"]
+    return [*kept, *defaults, *quiet, f"hydra.sweep.dir={quoted(folder)}"]
 
 
 def _absolute(path: Sequence[str]) -> list[str]:
@@ -163,7 +164,8 @@ def _shown(
                         started.add(number)
                         board.started(each.record)
                 for number, record in _fresh(folder, before).items():
-                    if number not in ended:
+                    # The job's own record comes first; how long it took in all, and its memory, a little later.
+                    if number not in ended and (record.peak_mib or last):
                         ended.add(number)
                         board.ended(record)
                 board.update()

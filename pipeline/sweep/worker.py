@@ -5,7 +5,7 @@ of our own launcher. It has the same process of its own, the same limits, and th
 has to be made here: only here is it known what device the job runs on.
 
 The sweep's folder is what this process and the one that the user started (the head) have in common, whatever is between
-them: `.stop` in it asks every job to end. Little is imported before a job begins, since many may be waiting.
+them: `.stop` in it asks every job to end.
 """
 
 from __future__ import annotations
