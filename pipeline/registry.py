@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +48,24 @@ def _save(folder: Path, payload: Payload, model: Path) -> None:
     """Write the run as a model of MLflow's into `model`."""
     from mlflow import pyfunc
 
-    data = model.parent / "data"
+    data = model.parent / "run"
     data.mkdir()
     shutil.copy(folder / "recipe.yaml", data)
     if (folder / "sources").is_dir():
         shutil.copytree(folder / "sources", data / "sources")
     wanted = ("torchweld", "torch", *(["triton"] if payload.tags.get("device", "").startswith("cuda") else []))
     versions = {name: payload.parameters.get(f"versions.{name}") for name in wanted}
-    pyfunc.save_model(
-        str(model),
-        loader_module=_LOADER,
-        data_path=str(data),
-        signature=_signature(payload),
-        model_config={"trust": []},  # MLflow lets the user set at loading only what is set here
-        pip_requirements=[f"{package}=={version}" for package, version in versions.items() if version],
-        metadata={"config_hash": payload.tags.get("config_hash", ""), "device": payload.tags.get("device", "")},
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input example", UserWarning)  # the signature says what it would
+        pyfunc.save_model(
+            str(model),
+            loader_module=_LOADER,
+            data_path=str(data),
+            signature=_signature(payload),
+            model_config={"trust": []},  # MLflow lets the user set at loading only what is set here
+            pip_requirements=[f"{package}=={version}" for package, version in versions.items() if version],
+            metadata={name: payload.tags.get(name, "") for name in ("config_hash", "device")},
+        )
 
 
 def _signature(payload: Payload) -> Any:

@@ -206,7 +206,7 @@ def _asking_to_stop(folder: Path, console: Console) -> Iterator[None]:
 
 @contextmanager
 def _found_by_others() -> Iterator[None]:
-    """Let processes that a launcher starts find our modules, and Ray keep its reports to itself."""
+    """Let processes that a launcher starts find our modules, and Ray send no reports."""
     wanted = {"PYTHONPATH": os.pathsep.join(_absolute(sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

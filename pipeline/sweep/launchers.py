@@ -80,7 +80,7 @@ def _ray(planned: Planned) -> Mapping[str, object]:
     """A local cluster has room for as many jobs as a sweep of ours runs at once; a real one knows its own room."""
     found: dict[str, object] = {}
     if "RAY_ADDRESS" not in os.environ:
-        found["ray.init.num_cpus"] = planned.at_once
+        found |= {"ray.init.num_cpus": planned.at_once, "ray.init.include_dashboard": "false"}
     if planned.cuda or planned.gpus:
         found["ray.remote.num_gpus"] = 1
     return found
@@ -124,7 +124,7 @@ def defaults_of(name: str, planned: Planned, overrides: Sequence[str]) -> list[s
     if name not in LAUNCHERS:
         return []
     named = {text.lstrip("+").partition("=")[0] for text in overrides}
-    if name == "ray" and "hydra.launcher.ray.init.address" in named:
-        named.add("hydra.launcher.ray.init.num_cpus")
+    if "hydra.launcher.ray.init.address" in named:  # such a cluster has its own size
+        named |= {f"hydra.launcher.ray.init.{key}" for key in ("num_cpus", "include_dashboard")}
     wanted = {f"hydra.launcher.{key}": value for key, value in LAUNCHERS[name].defaults(planned).items()}
     return [f"++{key}={value}" for key, value in wanted.items() if key not in named]

@@ -46,14 +46,6 @@ def runs_of(uri, experiment="torchweld"):
     return client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory):
-    """A store with its tables made, which takes MLflow many seconds, and nothing in it."""
-    outputs = tmp_path_factory.mktemp("store")
-    client_of(default_uri(outputs)).search_experiments()
-    return outputs / "mlflow.db"
-
-
 @pytest.fixture
 def folder(tmp_path, empty_store):
     made = tmp_path / "outputs" / "run"
