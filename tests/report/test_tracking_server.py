@@ -93,7 +93,7 @@ def database() -> Iterator[str]:
         call("initdb", *data, "-U", "torchweld", "-A", "trust", "--no-sync")
         call("pg_ctl", *data, "-w", "-o", f"-c listen_addresses='' -c fsync=off -k {folder}", "start")
         call("createdb", "-h", str(folder), "-U", "torchweld", "mlflow")
-        yield f"postgresql://torchweld@/mlflow?host={folder}"
+        yield f"postgresql+psycopg2://torchweld@/mlflow?host={folder}"
     finally:
         subprocess.run([str(tools / "pg_ctl"), *data, "-m", "immediate", "stop"], cwd=folder, **who)
         shutil.rmtree(folder)
