@@ -54,7 +54,8 @@ def jobs_of(overrides: Sequence[str]) -> list[list[str]]:
     try:
         return [job for batch in BasicSweeper.split_arguments(parse(overrides), None) for job in batch]
     except HydraException as error:
-        raise UserError(f"cannot sweep: {_first_line(error)}", "write a sweep as key=a,b,c") from error
+        mend = "write a sweep as key=a,b,c; an interval is for search=random, tpe and halving"
+        raise UserError(f"cannot sweep: {_first_line(error)}", mend) from error
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.schema import read
+from pipeline.search.config import SearchConfig
 from pipeline.stages import plan
 from pipeline.sweep.config import SweepConfig
 from pipeline.tracking import TrackingConfig
@@ -179,6 +180,7 @@ class Config:
     benchmark: BenchmarkConfig
     tracking: TrackingConfig
     sweep: SweepConfig
+    search: SearchConfig
     stages: tuple[str, ...]
     seed: int = 0
     debug: bool = False
@@ -197,7 +199,7 @@ class Config:
 # The groups of `conf/`, as they are set by group=choice.
 GROUPS = (
     *("model", "device", "engine", "capture", "rewrite", "precision", "fusion", "buffers", "autotune", "codegen"),
-    *("runtime", "validate", "benchmark", "tracking", "sweep", "experiment"),
+    *("runtime", "validate", "benchmark", "tracking", "sweep", "search", "experiment"),
 )
 
 

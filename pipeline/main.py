@@ -99,8 +99,8 @@ def _check(overrides: Sequence[str], config_dir: str | None) -> Config:
 
     for text in overrides:
         key = text.partition("=")[0].lstrip("+")
-        if key.split(".")[0] == "sweep":
-            raise ConfigError(key, "says how a sweep runs its jobs, and this is a single run", "add -m for a sweep")
+        if key.split(".")[0] in ("sweep", "search"):
+            raise ConfigError(key, "is for the jobs of a sweep, and this is a single run", "add -m for a sweep")
     config, _ = configuration(compose(overrides, config_dir), overrides)
     device_of(config.device)
     check_importable(config.model)

@@ -99,6 +99,7 @@ class SweepPayload:
     experiment: str
     status: str
     metrics: dict[str, float] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
     uri: str = ""
 
@@ -327,7 +328,7 @@ def send_sweep(payload: SweepPayload, counting: Collection[str], folder: Path, u
         run_id = sweep_runs.parent_of(client, where, payload.sweep, now)
         for name, value in payload.metrics.items():
             client.log_metric(run_id, name, value, now)
-        for name, text in (("status", payload.status), ("git_revision", git_revision())):
+        for name, text in {"status": payload.status, "git_revision": git_revision(), **payload.tags}.items():
             client.set_tag(run_id, name, text)
         for entry in sorted(folder.iterdir()):
             if entry.is_file() and not entry.name.startswith(".") and entry.name != SWEEP_PAYLOAD:

@@ -31,6 +31,7 @@ class Pool:
         self._begin()
 
     def _begin(self) -> None:
+        self._heard: list[Told | Ended] = []  # and not yet taken
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the server
         code = (
@@ -79,7 +80,7 @@ class Pool:
 
     def events(self, timeout_seconds: float | None) -> list[Told | Ended]:
         """What happened since; waits for the first event, but not longer than `timeout_seconds`."""
-        found: list[Told | Ended] = []
+        found, self._heard = self._heard, []
         try:
             while self._connection.poll(0 if found else timeout_seconds):
                 found.append(self._connection.recv())
@@ -89,12 +90,18 @@ class Pool:
         return found
 
     def call(self, function: str, argument: Any, timeout_seconds: float = 0.0) -> Ended:
-        """Run one task while no other one does, and wait for it."""
+        """Run one task, of the number -1, and wait for it. What others say meanwhile is among the next events."""
         self.start(Task(-1, function, argument, timeout_seconds=timeout_seconds))
-        while True:
-            for event in self.events(None):
-                if isinstance(event, Ended):
-                    return event
+        others: list[Told | Ended] = []
+        try:
+            while True:
+                events = self.events(None)
+                others += [event for event in events if event.number != -1]
+                for event in events:
+                    if isinstance(event, Ended) and event.number == -1:
+                        return event
+        finally:
+            self._heard = others
 
     def close(self) -> None:
         """End everything that was started."""

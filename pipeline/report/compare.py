@@ -20,26 +20,28 @@ from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
 Figure = Callable[[Summary], float | None]
 
 _RIGHT = ("passed", "unvalidated")
-_BESIDE = ("outputs", "job", "tracking.", "sweep.")  # settings that do not set runs apart
+_BESIDE = ("outputs", "job", "tracking.", "sweep.", "search.")  # settings that do not set runs apart
 
 
-def write_page(path: Path, title: str, runs: Sequence[Summary], about: str = "") -> None:
+def write_page(path: Path, title: str, runs: Sequence[Summary], about: str = "", sections: Sequence[Html] = ()) -> None:
     """Write the page to `path`, whole or not at all; links lead to the runs' own reports, relative to it."""
-    write_whole(path, render_page(title, runs, about, path.parent))
+    write_whole(path, render_page(title, runs, about, path.parent, sections))
 
 
-def render_page(title: str, runs: Sequence[Summary], about: str, folder: Path) -> str:
-    """The page as text. folder: where it will lie."""
-    return page.document(f"{title} – torchweld", _sections(title, runs, about, folder), page.SORT)
+def render_page(title: str, runs: Sequence[Summary], about: str, folder: Path, sections: Sequence[Html] = ()) -> str:
+    """The page as text. folder: where it will lie; sections: more to show, before everything else."""
+    parts = _sections(title, runs, about, folder, sections)
+    return page.document(f"{title} – torchweld", parts, page.SORT)
 
 
-def _sections(title: str, runs: Sequence[Summary], about: str, folder: Path) -> Iterator[Cell]:
+def _sections(title: str, runs: Sequence[Summary], about: str, folder: Path, first: Sequence[Html]) -> Iterator[Cell]:
     right = sum(run.status in _RIGHT for run in runs)
     verdict = tag("span", f"{right} of {len(runs)} right", f"status {'passed' if right == len(runs) else 'failed'}")
     parts: list[Cell] = [tag("div", page.join((tag("h1", title), verdict)), "title")]
     parts += [tag("p", about, "soft")] if about else []
     parts += [tag("p", device, "soft") for device in dict.fromkeys(run.device for run in runs if run.device)]
     yield tag("header", page.join(parts))
+    yield from first
     rated = [run for run in runs if run.speedup is not None]
     if rated:
         baselines = ", ".join(dict.fromkeys(run.baseline for run in rated))

@@ -20,8 +20,8 @@ from stages.validate.result import Validation
 
 OURS = "torchweld"
 
-# Keys of the config that cannot change a result: where files go, where runs are logged, how a sweep runs its jobs.
-BESIDE_THE_RESULT = ("outputs", "job", "tracking", "sweep")
+# Keys of the config that cannot change a result: where files go, where runs are logged, how a sweep comes to its jobs.
+BESIDE_THE_RESULT = ("outputs", "job", "tracking", "sweep", "search")
 
 
 @dataclass(frozen=True)

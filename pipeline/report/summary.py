@@ -26,6 +26,7 @@ class Summary:
     status            passed, failed, unvalidated, partial; in a sweep also how a job without results ended
     settings          the resolved config, flat
     latency_ms        median of one call of our engine; None where it was not timed, or is wrong
+    items_per_second  of our engine: the batch by the median
     samples_ms        its latency in each round
     speedup           against `baseline`, with its interval
     error_ratio       error against float64 over eager's own; relative_error: the largest one
@@ -43,6 +44,7 @@ class Summary:
     started: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     latency_ms: float | None = None
+    items_per_second: float | None = None
     samples_ms: tuple[float, ...] = ()
     baseline: str = ""
     speedup: Ratio | None = None
@@ -89,6 +91,7 @@ def summary_of(values: Mapping[str, Any], folder: Path) -> Summary:
         started=str(values.get("started", "")),
         settings=flatten(config),
         latency_ms=latency.get("median_ms"),
+        items_per_second=engine.get("items_per_second"),
         samples_ms=tuple(engine.get("samples_ms") or ()),
         baseline=str(benchmark.get("baseline", "")),
         speedup=Ratio(ratio["value"], ratio["low"], ratio["high"]) if ratio else None,

@@ -2,6 +2,7 @@
 
     config     what a sweep may be told                     identity   when two jobs are the same job
     job        what is done inside a forked process         record     what is known of a job, and where it is kept
+    source     where the jobs come from                     planning   which of them have a result already
     run        the sweep itself                             table      what is printed and written of it
 
 Processes are those of `pipeline.pool`.

@@ -16,8 +16,10 @@ from pipeline.pool.client import Pool, PoolDied
 from pipeline.pool.task import Ended, Told
 from pipeline.sweep import record as records
 from pipeline.sweep.identity import identity_of
+from pipeline.sweep.planning import WARM, identified, planned_of
 from pipeline.sweep.record import JobRecord
-from pipeline.sweep.run import GRACE_SECONDS, WARM, Job, Sweep, identified, planned_of
+from pipeline.sweep.run import GRACE_SECONDS, Sweep
+from pipeline.sweep.source import Grid, Job
 from pipeline.sweep.worker import Worker
 from stages.ir.errors import UserError
 
@@ -35,9 +37,9 @@ def run_alone(job: Job, folder: Path, number: int, worker: Worker) -> JobRecord:
             records.write(failed)
             return failed
         known = records.earlier(Path(job.config.outputs).absolute(), folder.parent)
-        planned = planned_of(number, job, identity, known)
+        planned = planned_of(number, job, identity, known, job.config.sweep.rerun or Grid.rerun)
         if not planned.record.kept:
-            Sweep([planned], pool, folder.parent, dict(worker.sweep), Console(quiet=True), folder).run()
+            Sweep.of([planned], pool, folder.parent, dict(worker.sweep), Console(quiet=True), folder).run()
         elif Path(planned.record.folder) != folder:
             records.write(planned.record, folder)
         return planned.record

@@ -30,7 +30,7 @@ class Board:
     total   jobs of the sweep; kept: results of earlier sweeps among them; at_once: how many may run at once
     """
 
-    def __init__(self, console: Console, total: int, kept: int, at_once: int) -> None:
+    def __init__(self, console: Console, total: int = 0, kept: int = 0, at_once: int = 1) -> None:
         self._console = console
         self._total, self._kept, self._at_once = total, kept, at_once
         self._running: dict[int, _Running] = {}
@@ -45,6 +45,10 @@ class Board:
     def __exit__(self, *exception: object) -> None:
         if self._live is not None:
             self._live.stop()
+
+    def expect(self, total: int, kept: int) -> None:
+        """How many jobs there are by now, and how many of them have a result already."""
+        self._total, self._kept = total, kept
 
     def started(self, record: JobRecord) -> None:
         self._running[record.number] = _Running(record.name)

@@ -15,7 +15,8 @@ class SweepConfig:
     jobs              that run at once
     timeout_seconds   of one job from its start; waiting until another job has done its timing is not counted
     memory_mib        resident memory of a job and its children; None: nine tenths of the machine's, divided by `jobs`
-    rerun             which of the jobs that ran before run again: "failed", "all" or "none"
+    rerun             which of the jobs that ran before run again: "failed", "all" or "none"; None: in a grid those that
+                      failed, in a search none, since there a failure is an answer too
     dry_run           print the jobs, and which of them would be skipped; run nothing
     log_lines         lines of a failed job's log that are shown under the table
     """
@@ -23,7 +24,7 @@ class SweepConfig:
     jobs: int = 1
     timeout_seconds: float = 3600.0
     memory_mib: int | None = None
-    rerun: Literal["failed", "all", "none"] = "failed"
+    rerun: Literal["failed", "all", "none"] | None = None
     dry_run: bool = False
     log_lines: int = 8
 

@@ -65,19 +65,23 @@ class Stage:
 # ---- before the sweep ----------------------------------------------------------------------
 
 
-def identify(configs: list[Config], tell: Tell) -> list[Identity] | str:
-    """Who the jobs are; or, as text, the error that keeps one of them from running at all.
+def identify(configs: list[Config], tell: Tell) -> list[Identity | str]:
+    """Who each job is; or, as text, the error that keeps it from running at all.
 
     This touches devices and imports model libraries, so it is done in a process of its own. A user's own model is not
     imported: what it does when it is, concerns its own job.
     """
+    return [_identify(config) for config in configs]
+
+
+def _identify(config: Config) -> Identity | str:
     try:
-        return [_identify(config) for config in configs]
+        return _identity(config)
     except UserError as error:
         return str(error)
 
 
-def _identify(config: Config) -> Identity:
+def _identity(config: Config) -> Identity:
     device = device_of(config.device)
     if config.device.threads:
         torch.set_num_threads(config.device.threads)
@@ -185,12 +189,17 @@ def log_jobs(work: tuple[list[tuple[JobRecord, Config]], Mapping[str, str]], tel
 
 @dataclass(frozen=True)
 class Publication:
-    """A sweep to log, with the files in `folder`. metrics: of the sweep as a whole; counting: ids of its jobs' runs."""
+    """A sweep to log, with the files in `folder`.
+
+    metrics, tags   of the sweep as a whole
+    counting        ids of its jobs' runs
+    """
 
     config: Config
     sweep: Mapping[str, str]
     status: str
     metrics: Mapping[str, float]
+    tags: Mapping[str, str]
     counting: tuple[str, ...]
     folder: str
 
@@ -199,7 +208,8 @@ def log_sweep(publication: Publication, tell: Tell) -> str:
     """Bring the sweep's own run up to date; a line for the user."""
     tracking, folder = publication.config.tracking, Path(publication.folder)
     payload = SweepPayload(
-        *(dict(publication.sweep), tracking.experiment, publication.status, dict(publication.metrics))
+        *(dict(publication.sweep), tracking.experiment, publication.status),
+        *(dict(publication.metrics), dict(publication.tags)),
     )
     uri = _uri(publication.config)
     try:

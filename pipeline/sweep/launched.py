@@ -7,7 +7,6 @@ how it ended, is read from the records in the sweep's folder, which every machin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import sys
@@ -27,9 +26,11 @@ from pipeline.pool.client import Pool
 from pipeline.sweep import launchers, places
 from pipeline.sweep import record as records
 from pipeline.sweep.board import Board
-from pipeline.sweep.identity import Identity, identity_of
+from pipeline.sweep.identity import identity_of
+from pipeline.sweep.planning import Planned, planned_of, sweep_id
 from pipeline.sweep.record import JobRecord
-from pipeline.sweep.run import LOG, Job, Planned, Sweep, planned_of
+from pipeline.sweep.run import LOG, Sweep
+from pipeline.sweep.source import Grid, Job
 from pipeline.sweep.worker import STOP, Worker
 from stages.ir.words import counted
 
@@ -46,7 +47,7 @@ def run_launched(
     config = jobs[0].config
     identities = [identity_of(job.config, "", {}) for job in jobs]  # the device is another machine's, perhaps
     planned = [planned_of(number, job, identities[number], {}) for number, job in enumerate(jobs)]
-    sweep = {"id": _sweep_id(identities), "name": folder.name}
+    sweep = {"id": sweep_id([each.config_hash + each.code for each in identities]), "name": folder.name}
     gpus, at_once = room_for([job.config for job in jobs])
     here = tuple(gpus) or ("",) * at_once if launchers.runs_here(launcher[1]) else ()
     worker = Worker(sweep, str(folder), os.getcwd(), os.getpid(), tuple(_absolute(sys.path)), here)
@@ -60,7 +61,7 @@ def run_launched(
     (folder / STOP).unlink(missing_ok=True)
     before = {path: records.read(path) for path in _files(folder)}
     with Pool(["pipeline.sweep.job"]) as pool:
-        running = Sweep(planned, pool, folder, sweep, console)
+        running = Sweep.of(planned, pool, folder, sweep, console)
         running.announce()
         with _shown(planned, folder, before, at_once, console), _asking_to_stop(folder, console), _found_by_others():
             try:
@@ -87,12 +88,6 @@ def room_for(configs: Sequence[Config]) -> tuple[Sequence[str], int]:
     use_gpus = all(config.device.kind != "cpu" and config.device.index == 0 for config in configs)
     gpus = places.gpus_seen() if use_gpus else ()
     return gpus, len(gpus) or configs[0].sweep.jobs
-
-
-def _sweep_id(identities: Sequence[Identity]) -> str:
-    """The same for the same jobs under the same code, wherever they run."""
-    keys = sorted(each.config_hash + each.code for each in identities)
-    return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
 
 
 def _arguments(arguments: Sequence[str], folder: Path, defaults: Sequence[str]) -> list[str]:
@@ -124,9 +119,9 @@ def _outcome(planned: Planned, folder: Path, before: Mapping[Path, JobRecord | N
     fresh = _fresh(folder, before).get(planned.record.number)
     if fresh is not None:
         return fresh
-    mine = planned.record
+    mine, rerun = planned.record, planned.job.config.sweep.rerun or Grid.rerun
     for record in before.values():  # the user named the folder, and the job found its own result there
-        if record is not None and _same(record, mine) and records.to_keep(record, planned.job.config.sweep.rerun):
+        if record is not None and _same(record, mine) and records.to_keep(record, rerun):
             return replace(record, number=mine.number, overrides=mine.overrides, kept=True)
     own = folder / f"{mine.number}-{mine.name}"
     if not own.is_dir():

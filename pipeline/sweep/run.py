@@ -1,19 +1,18 @@
 """The sweep itself: which jobs have a result already, run the others, tell, and keep all of it.
 
-Comes in: the jobs as Hydra expanded them, each with its checked config. Goes out: an exit code: 0 where every job is
-right, 1 where one is not, 130 after Ctrl-C. Whatever becomes of a job, the sweep goes on; whatever becomes of the
-sweep, results that were there stay, and the same command goes on from them.
+Comes in: a source of jobs (a grid, or a search that hears how its jobs end). Goes out: an exit code: 0 where every job
+is right (of a search: where one is that meets its goals), 1 otherwise, 130 after Ctrl-C. Whatever becomes of a job, the
+sweep goes on; whatever becomes of the sweep, results that were there stay, and the same command goes on from them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +22,27 @@ from pipeline.config import Config
 from pipeline.pool import processes
 from pipeline.pool.client import Pool, PoolDied
 from pipeline.pool.task import Ended, Task, Told
-from pipeline.recipe import Recipe
+from pipeline.search.conclusion import Conclusion, conclude
 from pipeline.sweep import record as records
 from pipeline.sweep import table
 from pipeline.sweep.board import Board
-from pipeline.sweep.identity import Identity
 from pipeline.sweep.job import Publication, Stage, Work
+from pipeline.sweep.planning import Planned, Planner, kept, modules_of, sweep_id
 from pipeline.sweep.record import JobRecord
+from pipeline.sweep.source import Grid, Job, Source
 from pipeline.sweep.verdict import verdict
 from pipeline.tracking import SYNC
-from stages.ir.errors import UserError
-from stages.ir.words import counted
 
 LOG = "log.txt"
 OK, FAILED, INTERRUPTED = 0, 1, 130
-
-# What every job imports sooner or later; `_modules` has what some need besides.
-WARM = ("pipeline.sweep.job", "torch._dynamo", "torch._functorch.aot_autograd")
-_LIBRARIES = {"transformers": "transformers", "minilm": "transformers", "timm": "timm", "diffusers": "diffusers"}
 
 _TICK_SECONDS = 0.5
 GRACE_SECONDS = 10.0  # that a job has after Ctrl-C for writing what it has
 _MLFLOW_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Job:
-    """One job as Hydra expanded it."""
-
-    overrides: tuple[str, ...]
-    config: Config
-    recipe: Recipe | None
-
-
-@dataclass
-class Planned:
-    """A job and what is known of it by now."""
-
-    job: Job
-    record: JobRecord
-
-
 def run_sweep(
-    jobs: Sequence[Job], pool: Pool, claim: Callable[[], Path], console: Console, named: Path | None = None
+    source: Source, pool: Pool, claim: Callable[[], Path], console: Console, named: Path | None = None
 ) -> int:
     """Run the sweep; returns the exit code. Raises `UserError` if a job cannot run at all: nothing is written then.
 
@@ -73,21 +50,18 @@ def run_sweep(
     claim   makes the folder of the sweep and returns it
     named   that folder, where the user named one: earlier results are looked for there too
     """
-    first = jobs[0].config
-    if not first.sweep.dry_run:
-        pool.warm({name for job in jobs for name in _modules(job.config)})
-    identities = identified(jobs, pool)
-    known = records.earlier(Path(first.outputs).absolute(), named)
-    planned = [planned_of(number, job, identities[number], known) for number, job in enumerate(jobs)]
-    if first.sweep.dry_run:
-        console.print(table.plan([each.record for each in planned]))
+    config = source.config
+    planner = Planner(pool, source.strict, config.sweep.rerun or source.rerun, Path(config.outputs), named)
+    running = Sweep(source, planner, pool, console)
+    running.propose(source.certain() if config.sweep.dry_run else config.sweep.jobs)
+    if config.sweep.dry_run:
+        console.print(table.plan([each.record for each in running.planned], source.expected()))
         return OK
     folder = claim()
-    kept = sum(each.record.kept for each in planned)
-    said = f"sweep: {counted(len(jobs), 'job')}, {kept} with a result already; results in {folder}"
+    done = sum(each.record.kept for each in running.planned)
+    said = f"sweep: {source.outlook()}, {done} with a result already; results in {folder}"
     console.print(said, markup=False, soft_wrap=True)
-    sweep = {"id": sweep_id(identities), "name": folder.name}
-    running = Sweep(planned, pool, folder, sweep, console)
+    running.opened(folder)
     try:
         running.announce()
     except KeyboardInterrupt:
@@ -102,59 +76,77 @@ def run_sweep(
         return INTERRUPTED
 
 
-def _modules(config: Config) -> Iterator[str]:
-    """What a job of `config` imports besides `WARM`."""
-    if config.model.library in _LIBRARIES:
-        yield _LIBRARIES[config.model.library]
-    if "benchmark" in config.stages and any(peer.startswith("inductor") for peer in config.engine.peers):
-        yield "torch._inductor.compile_fx"
-    if config.tracking.enabled:
-        yield "mlflow.tracking"
-
-
-def sweep_id(identities: Sequence[Identity]) -> str:
-    """The same for the same jobs under the same code on the same device, in any order."""
-    return hashlib.sha256("".join(sorted(each.key for each in identities)).encode()).hexdigest()[:16]
-
-
-def identified(jobs: Sequence[Job], pool: Pool) -> list[Identity]:
-    """Who the jobs are. Raises `UserError` where one of them cannot run at all."""
-    ended = pool.call("pipeline.sweep.job:identify", [job.config for job in jobs])
-    if isinstance(ended.value, str):
-        message, _, mend = ended.value.partition("\n  ")
-        raise UserError(message, mend)
-    if ended.value is None:
-        raise UserError(f"the jobs of the sweep cannot be told apart: {ended.raised or verdict(ended, 0, 0)[1]}")
-    found: list[Identity] = ended.value
-    return found
-
-
-def planned_of(number: int, job: Job, identity: Identity, known: dict[str, JobRecord]) -> Planned:
-    """The job with its earlier result, if that is to be kept, or with a record still to be filled."""
-    before = known.get(identity.key)
-    if before is not None and records.to_keep(before, job.config.sweep.rerun):
-        return Planned(job, replace(before, number=number, overrides=job.overrides, kept=True))
-    about = (job.config.job, job.overrides, identity.key, identity.config_hash, identity.code, identity.device)
-    return Planned(job, JobRecord(number, *about))
-
-
 class Sweep:
-    """The jobs of one sweep, on their way. folder: the sweep's; job_folder: of its only job, where another made it."""
+    """The jobs of one sweep, on their way.
 
-    def __init__(
-        self,
+    folder       the sweep's, once it has one
+    sweep        who it is (see `pipeline.report.record.RunRecord`); empty for a job alone
+    job_folder   of its only job, where another made it
+    """
+
+    def __init__(self, source: Source, planner: Planner | None, pool: Pool, console: Console) -> None:
+        self.source, self.planner, self.pool, self.console = source, planner, pool, console
+        self.settings = source.config.sweep
+        self.folder = Path()
+        self.job_folder: Path | None = None
+        self.sweep: dict[str, str] = {}
+        self.planned: list[Planned] = []
+        self.asked: list[Job] = []  # and not yet known
+        self.waiting: list[Planned] = []
+        self.running: dict[int, float] = {}
+        self.ended: dict[str, JobRecord] = {}  # by key, of this sweep
+        self.notes: list[str] = []
+
+    @classmethod
+    def of(
+        cls,
         planned: Sequence[Planned],
         pool: Pool,
         folder: Path,
         sweep: dict[str, str],
         console: Console,
         job_folder: Path | None = None,
-    ) -> None:
-        self.planned, self.pool, self.folder, self.sweep, self.console = list(planned), pool, folder, sweep, console
-        self.job_folder = job_folder
-        self.settings = planned[0].job.config.sweep
-        self.running: dict[int, float] = {}
-        self.notes: list[str] = []
+    ) -> Sweep:
+        """A sweep of jobs that are all known."""
+        made = cls(Grid([each.job for each in planned]), None, pool, console)
+        made.folder, made.sweep, made.job_folder, made.planned = folder, sweep, job_folder, list(planned)
+        made.waiting = [each for each in planned if not each.record.kept]
+        return made
+
+    # ---- before jobs run -----------------------------------------------------------------------
+
+    def propose(self, wanted: int) -> None:
+        """Ask the source for jobs until one has to be run, or it has none; those that have a result are told of."""
+        while self.planner is not None and not self.waiting and (self.asked or self._ask(wanted)):
+            if not self.settings.dry_run:
+                self.pool.warm({name for job in self.asked for name in modules_of(job.config)})
+            fresh = self.planner.plan(self.asked)
+            self.asked = []
+            self.planned += fresh
+            for each in fresh:
+                if each.record.status != "not run":
+                    self.source.tell(each.record.number, each.record)
+                elif not self._twin(each):
+                    self.waiting.append(each)
+
+    def _ask(self, wanted: int) -> bool:
+        self.asked = list(self.source.ask(wanted))
+        return bool(self.asked)
+
+    def _twin(self, planned: Planned) -> bool:
+        """Whether an equal job of this sweep has ended; `planned` then has its result, and is not run."""
+        before = self.ended.get(planned.record.key)
+        if before is not None:
+            planned.record = kept(before, planned.record.number, planned.job)
+            self.source.tell(planned.record.number, planned.record)
+        return before is not None
+
+    def opened(self, folder: Path) -> None:
+        """Hear where the sweep's files go."""
+        self.folder = folder
+        keys = [each.record.key for each in self.planned]
+        self.sweep = {"id": self.source.id or sweep_id(keys), "name": folder.name}
+        self.source.opened(folder)
 
     def announce(self) -> None:
         """Make the sweep known to MLflow, before its jobs are logged there."""
@@ -166,11 +158,9 @@ class Sweep:
 
     def run(self) -> bool:
         """Run every job that has no result yet; whether the sweep was interrupted."""
-        waiting = [each for each in self.planned if not each.record.kept]
-        kept = len(self.planned) - len(waiting)
-        with _signals() as signals, Board(self.console, len(self.planned), kept, self.settings.jobs) as board:
+        with _signals() as signals, Board(self.console, at_once=self.settings.jobs) as board:
             stopping = False
-            while self.running or (waiting and not signals.count):
+            while True:
                 if signals.count and not stopping:
                     stopping = True
                     board.say("stopping: the running jobs write what they have; once more ends them at once")
@@ -178,14 +168,31 @@ class Sweep:
                 if signals.count > 1:
                     self.pool.stop(0.0)
                 try:
-                    while waiting and len(self.running) < self.settings.jobs and not signals.count:
-                        self._start(waiting.pop(0), board)
+                    if not signals.count:
+                        self._fill(board)
+                    if not self.running:
+                        return signals.count > 0
                     for event in self.pool.events(_TICK_SECONDS):
                         self._heard(event, board)
                 except PoolDied as death:
                     self._revive(death, board)
                 board.update()
-            return signals.count > 0
+
+    def _fill(self, board: Board) -> None:
+        """Start jobs, as long as there are any and more may run at once. One equal to a running job waits for it."""
+        while len(self.running) < self.settings.jobs:
+            self.propose(self.settings.jobs - len(self.running))
+            board.expect(self.source.expected(), sum(each.record.kept for each in self.planned))
+            going = {each.record.key for each in self.planned if each.record.number in self.running}
+            free = next((each for each in self.waiting if each.record.key not in going), None)
+            if free is None:
+                return
+            self.waiting.remove(free)
+            try:
+                self._start(free, board)
+            except PoolDied:
+                self.waiting.insert(0, free)
+                raise
 
     def _start(self, planned: Planned, board: Board) -> None:
         """Start a job. One whose folder cannot be made has failed."""
@@ -196,9 +203,9 @@ class Sweep:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             planned.record = replace(record, status="error", reason=f"its folder cannot be made: {error.strerror}")
-            board.ended(planned.record)
+            self._over(planned, board)
             return
-        work = Work(record, config, planned.job.recipe, self.sweep if self.sweep["id"] else {})
+        work = Work(record, config, planned.job.recipe, self.sweep)
         task = Task(
             record.number,
             "pipeline.sweep.job:run",
@@ -239,7 +246,16 @@ class Sweep:
             records.write(record)
         except OSError as error:
             self.notes.append(f"job {record.number}: its record cannot be written: {error.strerror}")
+        self._over(planned, board)
+
+    def _over(self, planned: Planned, board: Board) -> None:
+        """Tell everyone of a job that has ended; those equal to it have its result."""
+        record = planned.record
+        if record.status != "interrupted":
+            self.ended[record.key] = record
         board.ended(record)
+        self.source.tell(record.number, record)
+        self.waiting = [each for each in self.waiting if not self._twin(each)]
 
     def _revive(self, death: PoolDied, board: Board) -> None:
         """Go on with another process to fork from. The jobs that ran went with the first one."""
@@ -251,24 +267,30 @@ class Sweep:
     # ---- at the end ----------------------------------------------------------------------------
 
     def finish(self, interrupted: bool) -> int:
-        """Show and write the table, log the sweep; the exit code."""
+        """Show and write the table and what a search came to, log the sweep; the exit code."""
         outcome = [each.record for each in self.planned]
         rows = table.rows_of(outcome)
+        search = conclude(rows, self.source, self.folder) if self.source.config.search.ranks else None
+        rows = search.marked(rows) if search is not None else rows
         self.console.print(table.render(rows, self.folder.name))
-        for note in self.notes:
-            self._say(f"note: {note}")
-        self._write(rows)
+        self._write(rows, search)
+        for line in [*(f"note: {note}" for note in self.notes), *([] if search is None else search.lines())]:
+            self._say(line)
         right = all(record.done for record in outcome)
-        self._publish("interrupted" if interrupted else "passed" if right else "failed", rows)
+        if search is not None and not self.source.strict:
+            right = search.winner is not None
+        self._publish("interrupted" if interrupted else "passed" if right else "failed", rows, search)
         return INTERRUPTED if interrupted else OK if right else FAILED
 
-    def _write(self, rows: Sequence[table.Row]) -> None:
+    def _write(self, rows: Sequence[table.Row], search: Conclusion | None) -> None:
         try:
-            table.write(rows, self.folder, self.sweep)
+            if search is not None:
+                search.write()
+            table.write(rows, self.folder, self.sweep, search)
         except OSError as error:
             self._say(f"note: the table cannot be written into {self.folder}: {error.strerror}")
 
-    def _publish(self, status: str, rows: Sequence[table.Row]) -> None:
+    def _publish(self, status: str, rows: Sequence[table.Row], search: Conclusion | None) -> None:
         """Log the jobs that could not log themselves, then the sweep with its table, in which the runs' ids stand."""
         tracked = [
             (each.record, each.job.config)
@@ -281,10 +303,12 @@ class Sweep:
         counting, missed = logged
         for line in missed:
             self._say(line)
-        self._write(rows)
+        self._write(rows, search)
         counts = {name: sum(row.record.status == name for row in rows) for name in records.STATUSES}
         metrics = {f"jobs.{name.replace(' ', '_')}": float(count) for name, count in counts.items()}
-        about = (tracked[0][1], self.sweep, status, metrics, tuple(counting), str(self.folder))
+        metrics |= search.metrics() if search is not None else {}
+        tags = search.tags() if search is not None else {}
+        about = (tracked[0][1], self.sweep, status, metrics, tags, tuple(counting), str(self.folder))
         line = self._in_process("log_sweep", Publication(*about))
         if line is not None:
             self._say(line)

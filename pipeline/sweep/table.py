@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -22,6 +22,7 @@ from rich.text import Text
 from pipeline.files import write_whole
 from pipeline.report import words
 from pipeline.report.compare import write_page
+from pipeline.report.page import Html
 from pipeline.report.record import plain
 from pipeline.report.summary import Summary, read_summary
 from pipeline.schema import read as read_schema
@@ -38,11 +39,15 @@ _STAR = "* timed under load: "
 
 @dataclass(frozen=True)
 class Row:
-    """A job, what sets it apart from the others, and its figures; None where it came to no result."""
+    """A job, what sets it apart from the others, and its figures; None where it came to no result.
+
+    place   in a search: `winner`, `front`, or why it is neither
+    """
 
     record: JobRecord
     label: str
     summary: Summary | None
+    place: str = ""
 
 
 def rows_of(records: Sequence[JobRecord]) -> list[Row]:
@@ -77,10 +82,14 @@ def render(rows: Sequence[Row], title: str) -> RenderableType:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
     for place, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if place == 0 or place > 2 else "left", overflow="fold")
+    searched = any(row.place for row in rows)
+    if searched:
+        table.add_column("search", overflow="fold")
     for row in rows:
         number, label, status, *figures = cells(row)
+        places = [Text(row.place, style="bold" if row.place == "winner" else "")] if searched else []
         style = _STYLE.get(row.record.status, "red")
-        table.add_row(number, Text(label), Text(status, style=style), *map(Text, figures))
+        table.add_row(number, Text(label), Text(status, style=style), *map(Text, figures), *places)
     parts: list[RenderableType] = [table]
     parts += [Text(line, style="dim") for line in footnotes(rows)]
     for row in rows:
@@ -133,8 +142,8 @@ def totals(rows: Sequence[Row]) -> str:
     return f"{counted(len(rows), 'job')} ({kept} kept): {each}"
 
 
-def plan(records: Sequence[JobRecord]) -> RenderableType:
-    """The jobs, and what would be done with each: for `sweep.dry_run`."""
+def plan(records: Sequence[JobRecord], expected: int) -> RenderableType:
+    """The jobs, and what would be done with each: for `sweep.dry_run`. expected: with those that are not known yet."""
     table = Table(box=box.MARKDOWN)
     for heading in ("#", "job", "would", "because", "folder"):
         table.add_column(heading, overflow="fold")
@@ -144,18 +153,33 @@ def plan(records: Sequence[JobRecord]) -> RenderableType:
         would = "be skipped" if record.kept else "run"
         table.add_row(str(record.number), Text(row.label), would, because, record.folder)
     run = sum(not record.kept for record in records)
-    return Group(table, Text(f"{counted(len(records), 'job')}: {run} would run, {len(records) - run} would be skipped"))
+    said = f"{counted(len(records), 'job')}: {run} would run, {len(records) - run} would be skipped"
+    more = expected - len(records)
+    return Group(table, Text(f"{said}; then up to {more} more, chosen by what these give" if more > 0 else said))
 
 
 # ---- in the folder -------------------------------------------------------------------------
 
 
-def write(rows: Sequence[Row], folder: Path, sweep: Mapping[str, str]) -> None:
+class Search(Protocol):
+    """What the files of a sweep have of a search; see `pipeline.search.conclusion`."""
+
+    def values(self) -> Mapping[str, Any]: ...
+
+    def lines(self) -> Sequence[str]: ...
+
+    def section(self) -> Html: ...
+
+
+def write(rows: Sequence[Row], folder: Path, sweep: Mapping[str, str], search: Search | None = None) -> None:
     """Write `sweep.json`, `sweep.md` and `report.html`, each whole. Raises `OSError` where that fails."""
-    values = {"sweep": dict(sweep), "jobs": [_values(row) for row in rows], "totals": totals(rows)}
+    values: dict[str, Any] = {"sweep": dict(sweep), "jobs": [_values(row) for row in rows], "totals": totals(rows)}
+    if search is not None:
+        values["search"] = search.values()
     write_whole(folder / "sweep.json", json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
-    write_whole(folder / "sweep.md", markdown(rows, folder.name))
-    write_page(folder / "report.html", folder.name, [to_compare(row) for row in rows], totals(rows))
+    write_whole(folder / "sweep.md", markdown(rows, folder.name, [] if search is None else search.lines()))
+    sections = [] if search is None else [search.section()]
+    write_page(folder / "report.html", folder.name, [to_compare(row) for row in rows], totals(rows), sections)
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -173,7 +197,8 @@ def _values(row: Row) -> dict[str, Any]:
     figures = asdict(row.summary) if row.summary is not None else {}
     for name in ("settings", "samples_ms"):  # they are in results.json
         figures.pop(name, None)
-    return {**asdict(row.record), "label": row.label, "mlflow_run": _run_id(row.record), "figures": figures}
+    about = {"label": row.label, "place": row.place, "mlflow_run": _run_id(row.record), "figures": figures}
+    return {**asdict(row.record), **about}
 
 
 def _run_id(record: JobRecord) -> str:
@@ -183,11 +208,15 @@ def _run_id(record: JobRecord) -> str:
         return ""
 
 
-def markdown(rows: Sequence[Row], title: str) -> str:
-    """The table, the reasons and the ends of logs, as Markdown."""
-    lines = [f"# {title}", "", "| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(row)) + " |" for row in rows]
-    lines += ["", totals(rows), *[f"\n{line}" for line in footnotes(rows)]]
+def markdown(rows: Sequence[Row], title: str, more: Sequence[str] = ()) -> str:
+    """The table, what is to be said of a search, the reasons and the ends of logs, as Markdown."""
+    searched = any(row.place for row in rows)
+    headings = [*HEADINGS, *(["search"] if searched else [])]
+    lines = [f"# {title}", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    for row in rows:
+        shown = [*cells(row), *([row.place] if searched else [])]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in shown) + " |")
+    lines += ["", totals(rows), *[f"\n{line}" for line in (*footnotes(rows), *more)]]
     for row in rows:
         if not row.record.done and (about := story(row)):
             lines += ["", f"## {about[0]}", "", "```", *about[1:], "```"]

@@ -91,7 +91,7 @@ class Worker:
     def _run(self, composed: DictConfig, overrides: list[str], folder: Path, number: int) -> str:
         from pipeline.configure import configuration
         from pipeline.sweep.alone import run_alone
-        from pipeline.sweep.run import Job
+        from pipeline.sweep.source import Job
 
         config, recipe = configuration(composed, overrides)
         if self.gpus:  # the memory limit of a job is its share of this machine's
