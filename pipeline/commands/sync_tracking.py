@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.tracking import (
@@ -73,10 +74,14 @@ def _jobs_of(folder: Path) -> list[str]:
     """The ids of the runs that are the jobs of the sweep in `folder`, wherever their results lie."""
     try:
         jobs = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["jobs"]
-        payloads = [read_payload(Path(job["folder"])) for job in jobs if job["folder"]]
+        folders = [Path(job["folder"]) for job in jobs if job["folder"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise TrackingError(f"{folder / 'sweep.json'} is no table of a sweep: {error}") from error
-    return [payload.run_id for payload in payloads if payload.run_id]
+    found = []
+    for job_folder in folders:
+        with suppress(TrackingError):  # a job that the user does not track
+            found.append(read_payload(job_folder).run_id)
+    return [run_id for run_id in found if run_id]
 
 
 if __name__ == "__main__":

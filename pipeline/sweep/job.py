@@ -216,7 +216,7 @@ def log_sweep(publication: Publication, tell: Tell) -> str:
         write_sweep_payload(payload, folder)
         run_id = send_sweep(payload, publication.counting, folder, uri, tracking.timeout_seconds)
     except (TrackingError, OSError) as error:
-        later = f"{SYNC} {folder.parents[1]} --uri {without_password(uri)}"
+        later = f"{SYNC} {folder} --uri {without_password(uri)}"
         return f"the sweep is not in MLflow: {error}\nto log it and its jobs later: {later}"
     jobs = counted(len(publication.counting), "job")
     return f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {jobs}"
