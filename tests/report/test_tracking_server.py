@@ -116,7 +116,7 @@ def test_many_jobs_at_once_are_recorded_by_a_server_on_postgresql(database: str,
     port = free_port()
     (tmp_path / "artifacts").mkdir()
     command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "2"),
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", database, "--artifacts-destination", str(tmp_path / "artifacts")),
     ]
     said = []
