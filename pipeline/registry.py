@@ -72,12 +72,14 @@ def _signature(payload: Payload) -> Any:
     """What the model takes, by name; None where it takes a dtype that NumPy has not."""
     import numpy as np
     from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.types import ColSpec, Schema, TensorSpec
 
     tensors = (payload.inputs or {}).get("tensors", [])
     if not tensors or any(each["dtype"] == "bfloat16" for each in tensors):
         return None
-    specs = [TensorSpec(np.dtype(each["dtype"]), tuple(each["shape"]), each["name"]) for each in tensors]
+    specs: list[ColSpec | TensorSpec] = [
+        TensorSpec(np.dtype(each["dtype"]), tuple(each["shape"]), each["name"]) for each in tensors
+    ]
     return ModelSignature(inputs=Schema(specs))
 
 
