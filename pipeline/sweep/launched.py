@@ -50,9 +50,9 @@ def run_launched(
     sweep = {"id": sweep_id([each.config_hash + each.code for each in identities]), "name": folder.name}
     gpus, at_once = room_for([job.config for job in jobs])
     here = tuple(gpus) or ("",) * at_once if launchers.runs_here(launcher[1]) else ()
-    worker = Worker(sweep, str(folder), os.getcwd(), os.getpid(), tuple(_absolute(sys.path)), here)
+    worker = Worker(sweep, str(folder), os.getcwd(), os.getpid(), _own_path(), here)
     console.print(f"sweep: {counted(len(jobs), 'job')} by {launcher[0]}; results in {folder}", markup=False)
-    about = launchers.Planned(
+    about = launchers.Outlook(
         *(len(jobs), at_once, len(gpus), config.device.kind == "cuda"),
         *(config.sweep.timeout_seconds, config.sweep.memory_mib),
     )
@@ -62,7 +62,12 @@ def run_launched(
     before = {path: records.read(path) for path in _files(folder)}
     with Pool(["pipeline.sweep.job"]) as pool:
         running = Sweep.of(planned, pool, folder, sweep, console)
-        running.announce()
+        try:
+            running.announce()
+        except KeyboardInterrupt:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
         with _shown(planned, folder, before, at_once, console), _asking_to_stop(folder, console), _found_by_others():
             try:
                 failure = through_hydra(task, _arguments(arguments, folder, defaults))
@@ -74,10 +79,9 @@ def run_launched(
             each.record = _outcome(each, folder, before, interrupted)
         if failure:
             running.notes.append("the launcher failed; its own words are above")
-        code = running.finish(interrupted)
-    places.clear(folder)
-    (folder / STOP).unlink(missing_ok=True)
-    return code
+        places.clear(folder)
+        (folder / STOP).unlink(missing_ok=True)
+        return running.concluded(interrupted)
 
 
 def room_for(configs: Sequence[Config]) -> tuple[Sequence[str], int]:
@@ -97,8 +101,11 @@ def _arguments(arguments: Sequence[str], folder: Path, defaults: Sequence[str]) 
     return [*kept, *defaults, *quiet, f"hydra.sweep.dir={quoted(folder)}"]
 
 
-def _absolute(path: Sequence[str]) -> list[str]:
-    return [str(Path(entry).absolute()) for entry in path]
+def _own_path() -> tuple[str, ...]:
+    """Where this process finds modules, less what any Python of the same environment finds by itself."""
+    entries = (Path(entry).absolute() for entry in sys.path)
+    installed = (Path(sys.prefix), Path(sys.base_prefix))
+    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(place) for place in installed))
 
 
 # ---- what the jobs came to -----------------------------------------------------------------
@@ -202,7 +209,7 @@ def _asking_to_stop(folder: Path, console: Console) -> Iterator[None]:
 @contextmanager
 def _found_by_others() -> Iterator[None]:
     """Let processes that a launcher starts find our modules, and Ray send no reports."""
-    wanted = {"PYTHONPATH": os.pathsep.join(_absolute(sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
+    wanted = {"PYTHONPATH": os.pathsep.join(_own_path()), "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -18,7 +18,7 @@ _START_SECONDS = 600.0  # that a job may need besides its own time: imports, on 
 
 
 @dataclass(frozen=True)
-class Planned:
+class Outlook:
     """What a launcher's defaults depend on.
 
     jobs              of the sweep
@@ -50,38 +50,38 @@ class Launcher:
     extra: str
     target: str
     here: bool
-    defaults: Callable[[Planned], Mapping[str, object]]
+    defaults: Callable[[Outlook], Mapping[str, object]]
 
 
 def _minutes(seconds: float) -> int:
     return math.ceil((seconds + _START_SECONDS) / 60)
 
 
-def _joblib(planned: Planned) -> Mapping[str, object]:
-    return {"n_jobs": planned.at_once}
+def _joblib(outlook: Outlook) -> Mapping[str, object]:
+    return {"n_jobs": outlook.at_once}
 
 
-def _submitit_local(planned: Planned) -> Mapping[str, object]:
+def _submitit_local(outlook: Outlook) -> Mapping[str, object]:
     """All jobs are started at once, and wait for each other inside their time."""
-    rounds = math.ceil(planned.jobs / planned.at_once)
-    return {"timeout_min": rounds * _minutes(planned.timeout_seconds)}
+    rounds = math.ceil(outlook.jobs / outlook.at_once)
+    return {"timeout_min": rounds * _minutes(outlook.timeout_seconds)}
 
 
-def _submitit_slurm(planned: Planned) -> Mapping[str, object]:
-    found: dict[str, object] = {"timeout_min": _minutes(planned.timeout_seconds)}
-    if planned.cuda:
+def _submitit_slurm(outlook: Outlook) -> Mapping[str, object]:
+    found: dict[str, object] = {"timeout_min": _minutes(outlook.timeout_seconds)}
+    if outlook.cuda:
         found["gpus_per_node"] = 1
-    if planned.memory_mib is not None:
-        found["mem_gb"] = math.ceil(planned.memory_mib / 1024) + 2  # and the process that the job is forked from
+    if outlook.memory_mib is not None:
+        found["mem_gb"] = math.ceil(outlook.memory_mib / 1024) + 2  # and the process that the job is forked from
     return found
 
 
-def _ray(planned: Planned) -> Mapping[str, object]:
+def _ray(outlook: Outlook) -> Mapping[str, object]:
     """A local cluster has room for as many jobs as a sweep of ours runs at once; a real one knows its own room."""
     found: dict[str, object] = {}
     if "RAY_ADDRESS" not in os.environ:
-        found |= {"ray.init.num_cpus": planned.at_once, "ray.init.include_dashboard": "false"}
-    if planned.cuda or planned.gpus:
+        found |= {"ray.init.num_cpus": outlook.at_once, "ray.init.include_dashboard": "false"}
+    if outlook.cuda or outlook.gpus:
         found["ray.remote.num_gpus"] = 1
     return found
 
@@ -119,12 +119,12 @@ def runs_here(target: str) -> bool:
     return any(launcher.here and target.endswith(launcher.target) for launcher in LAUNCHERS.values())
 
 
-def defaults_of(name: str, planned: Planned, overrides: Sequence[str]) -> list[str]:
+def defaults_of(name: str, outlook: Outlook, overrides: Sequence[str]) -> list[str]:
     """Overrides for the launcher `name`, less those that the user's `overrides` have."""
     if name not in LAUNCHERS:
         return []
     named = {text.lstrip("+").partition("=")[0] for text in overrides}
     if "hydra.launcher.ray.init.address" in named:  # such a cluster has its own size
         named |= {f"hydra.launcher.ray.init.{key}" for key in ("num_cpus", "include_dashboard")}
-    wanted = {f"hydra.launcher.{key}": value for key, value in LAUNCHERS[name].defaults(planned).items()}
+    wanted = {f"hydra.launcher.{key}": value for key, value in LAUNCHERS[name].defaults(outlook).items()}
     return [f"++{key}={value}" for key, value in wanted.items() if key not in named]

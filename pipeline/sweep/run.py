@@ -68,12 +68,7 @@ def run_sweep(
         with suppress(OSError):
             folder.rmdir()
         raise
-    interrupted = running.run()
-    try:
-        return running.finish(interrupted)
-    except KeyboardInterrupt:
-        console.print(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
-        return INTERRUPTED
+    return running.concluded(running.run())
 
 
 class Sweep:
@@ -265,6 +260,14 @@ class Sweep:
         self.pool.restart()
 
     # ---- at the end ----------------------------------------------------------------------------
+
+    def concluded(self, interrupted: bool) -> int:
+        """As `finish`; Ctrl-C meanwhile ends the sweep with what was logged by then."""
+        try:
+            return self.finish(interrupted)
+        except KeyboardInterrupt:
+            self._say(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
+            return INTERRUPTED
 
     def finish(self, interrupted: bool) -> int:
         """Show and write the table and what a search came to, log the sweep; the exit code."""

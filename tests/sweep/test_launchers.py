@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.main import main
 from pipeline.sweep import launchers, places
-from pipeline.sweep.launchers import Planned, defaults_of
+from pipeline.sweep.launchers import Outlook, defaults_of
 from stages.ir.errors import ConfigError
 from tests.sweep.test_sweep import FAST, ROOT, models_in, name_of, processes_of, ran, runs_in_mlflow, start, wait_for
 
@@ -129,10 +129,10 @@ def test_gpus_are_those_that_this_process_may_use(monkeypatch) -> None:
 
 def test_what_a_launcher_is_told_unless_the_user_does(monkeypatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    planned = Planned(jobs=5, at_once=2, gpus=2, cuda=True, timeout_seconds=1200.0, memory_mib=8000)
+    outlook = Outlook(jobs=5, at_once=2, gpus=2, cuda=True, timeout_seconds=1200.0, memory_mib=8000)
 
     def told(name: str, *given: str) -> dict[str, str]:
-        texts = defaults_of(name, planned, given)
+        texts = defaults_of(name, outlook, given)
         assert all(text.startswith("++hydra.launcher.") for text in texts)
         return dict(text.removeprefix("++hydra.launcher.").split("=") for text in texts)
 
