@@ -51,11 +51,17 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
 
 def jobs_of(overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of each job of a sweep, in Hydra's order."""
+    for override in parse(overrides):
+        if override.is_interval_sweep():
+            raise ConfigError(
+                override.key_or_group,
+                "a grid cannot have all numbers of an interval",
+                "write some, as in range(1,9,2); or add search=random, tpe or halving",
+            )
     try:
         return [job for batch in BasicSweeper.split_arguments(parse(overrides), None) for job in batch]
     except HydraException as error:
-        mend = "write a sweep as key=a,b,c; an interval is for search=random, tpe and halving"
-        raise UserError(f"cannot sweep: {_first_line(error)}", mend) from error
+        raise UserError(f"cannot sweep: {_first_line(error)}", "write a sweep as key=a,b,c") from error
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

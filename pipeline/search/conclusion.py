@@ -187,7 +187,7 @@ class Conclusion:
 
 def conclude(rows: Sequence[Row], source: Source, folder: Path) -> Conclusion:
     """What the jobs of `rows`, which came from `source`, came to; `folder` is the sweep's."""
-    goals = read_goals(source.config.search.goals)
+    goals = read_goals(source.config.search.goals or {})
     stages = {row.record.number: source.stage_of(row.record.number) for row in rows}
     trials = {
         row.record.number: trial_of(row.record.number, row.summary if row.record.done else None, goals)

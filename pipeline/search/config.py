@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.search.goals import read_goals
@@ -41,12 +41,12 @@ class SearchConfig:
     trials: int | None = None
     minutes: float | None = None
     seed: int = 0
-    goals: dict[str, Any] = field(default_factory=dict)
+    goals: dict[str, Any] | None = None
     startup_trials: int = 10
     rungs: tuple[Rung, ...] = ()
 
     def __post_init__(self) -> None:
-        read_goals(self.goals)
+        read_goals(self.goals or {})
         require(
             self.trials is None or self.trials >= 1, "search.trials", f"{self.trials} is too few", "Give 1 or more."
         )

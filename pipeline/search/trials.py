@@ -62,7 +62,7 @@ class Search(ABC):
     def __init__(self, setting: Setting) -> None:
         self.id, self.config, self.space = setting.id, setting.config, setting.space
         self.settings = setting.config.search
-        self.goals: Goals = read_goals(self.settings.goals)
+        self.goals: Goals = read_goals(self.settings.goals or {})
         self.points: list[Point] = []
         self.trials: dict[int, Trial] = {}
         self._taken: set[Point] = set()

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.compose import compose
 from pipeline.configure import configuration
+from pipeline.search.config import Rung
 from tests.sweep.test_sweep import FAST, GOOD, MODELS, ROOT, processes_of, ran, runs_in_mlflow, wait_for
 
 GOALS = "search.goals={latency_ms: minimize, peak_mib: minimize, error_ratio: {max: 100}}"
@@ -72,6 +73,14 @@ def test_the_rungs_that_come_with_halving_are_cheaper_than_the_run_and_each_than
     rounds = [[*fixed, *rung.overrides] for rung in settings.rungs] + [fixed]
     seconds = [configuration(compose(lines), lines)[0].benchmark.min_seconds for lines in rounds]
     assert seconds == sorted(set(seconds))
+
+
+def test_goals_and_rungs_can_be_said_on_the_command_line() -> None:
+    rungs = "search.rungs=[{overrides: ['benchmark=quick', 'model.batch=1'], keep: 0.5}]"
+    lines = ["search=halving", GOALS, rungs]
+    settings = configuration(compose(lines), lines)[0].search
+    assert settings.goals == {"latency_ms": "minimize", "peak_mib": "minimize", "error_ratio": {"max": 100}}
+    assert settings.rungs == (Rung(("benchmark=quick", "model.batch=1"), 0.5),)
 
 
 @pytest.mark.parametrize("key", ["search=random", "search.trials=3"])

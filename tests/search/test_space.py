@@ -70,3 +70,9 @@ def test_numbers_are_drawn_within_their_ends_alike_or_by_their_logarithms() -> N
         drawn = [Interval("a", low, high, log=log).draw(random) for log in (False, True) for _ in range(50)]
         assert all(low <= float(text) <= high for text in drawn)
         assert all(parse([f"a={text}"])[0].value() == float(text) for text in drawn)
+
+
+def test_a_grid_has_no_intervals() -> None:
+    with pytest.raises(ConfigError, match="add search=random, tpe or halving") as error:
+        jobs_of(["a=1,2", "b=interval(0,1)"])
+    assert error.value.key == "b"
