@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from pipeline.main import main
-from pipeline.sweep import launchers, places
+from pipeline.sweep import launched, launchers, places
+from pipeline.sweep import record as records
+from pipeline.sweep.command import checked
+from pipeline.sweep.identity import identity_of
 from pipeline.sweep.launchers import Outlook, defaults_of
+from pipeline.sweep.record import JobRecord
 from stages.ir.errors import ConfigError
 from tests.sweep.test_sweep import FAST, ROOT, models_in, name_of, processes_of, ran, runs_in_mlflow, start, wait_for
 
@@ -107,6 +114,53 @@ def test_under_joblib_each_job_has_a_gpu_of_its_own(tmp_path: Path) -> None:
     assert "3 jobs (0 kept): 3 passed" in done.stdout
     saw = ran(tmp_path)
     assert set(saw[:2]) == {"gpu=4", "gpu=7"} and len(saw) == 3 and saw[2] in saw[:2]
+
+
+class NoPool:
+    """In the place of the pool where nothing is to be forked."""
+
+    def __init__(self, modules: list[str]) -> None:
+        pass
+
+    def __enter__(self) -> NoPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_a_job_that_left_no_record_says_why_and_a_result_in_a_named_folder_is_kept(tmp_path: Path, monkeypatch) -> None:
+    jobs = [checked([f"seed={seed}", "tracking=off", "device=cpu"], None) for seed in range(3)]
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    def run(launch: Callable[[], int | None]) -> tuple[int, list[tuple[str, bool]]]:
+        monkeypatch.setattr(launched, "through_hydra", lambda task, arguments: launch())
+        code = launched.run_launched(jobs, tmp_path, ["-m", "seed=0,1,2"], ("basic", "BasicLauncher"), console)
+        table = json.loads((tmp_path / "sweep.json").read_text())["jobs"]
+        return code, [(job["status"], job["kept"]) for job in table]
+
+    def breaks() -> int:
+        for number, job in enumerate(jobs[:2]):
+            (tmp_path / f"{number}-{job.config.job}").mkdir()
+        mine = identity_of(jobs[0].config, "a GPU", {"torch": "2.14.1"})
+        about = (jobs[0].config.job, jobs[0].overrides, mine.key, mine.config_hash, mine.code, mine.device)
+        folder = tmp_path / f"0-{jobs[0].config.job}"
+        records.write(JobRecord(0, *about, status="passed", folder=str(folder), peak_mib=1.0))
+        return 1
+
+    monkeypatch.setattr(launched, "Pool", NoPool)
+    assert run(breaks) == (1, [("passed", False), ("crashed", False), ("not run", False)])
+    said = console.export_text()
+    assert "the launcher's process ended before the job did" in said and "note: the launcher failed" in said
+    assert "[0] minilm-fp32 passed" in said and "(1 of 3 done, 1 running, 0 failed" in said
+    assert run(lambda: None) == (1, [("passed", True), ("crashed", False), ("not run", False)])
+
+    def stopped() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(stopped) == (130, [("passed", True), ("interrupted", False), ("not run", False)])
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 def test_a_place_is_one_jobs_until_it_ends(tmp_path: Path) -> None:
