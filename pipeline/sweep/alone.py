@@ -50,12 +50,12 @@ class _Watching(Pool):
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._head = worker.head if os.getppid() == worker.head else None
+        self._child = worker.runs_in(os.getppid())
         self._asked = False
         super().__init__(WARM)
 
     def events(self, timeout_seconds: float | None) -> list[Told | Ended]:
-        if self._head is not None and os.getppid() != self._head:
+        if self._child and not self._worker.runs_in(os.getppid()):
             self.stop(0.0)
         elif self._worker.stopped():
             self.stop(GRACE_SECONDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import hydra
 from rich.console import Console
 
 from pipeline.config import Config
+from pipeline.environment import environment
 from pipeline.main import quoted, through_hydra
 from pipeline.pool.client import Pool
 from pipeline.sweep import launchers, places
@@ -50,7 +52,8 @@ def run_launched(
     sweep = {"id": sweep_id([each.config_hash + each.code for each in identities]), "name": folder.name}
     gpus, at_once = room_for([job.config for job in jobs])
     here = tuple(gpus) or ("",) * at_once if launchers.runs_here(launcher[1]) else ()
-    worker = Worker(sweep, str(folder), os.getcwd(), os.getpid(), _own_path(), here)
+    head = (socket.gethostname(), os.getpid())
+    worker = Worker(sweep, str(folder), os.getcwd(), head, _own_path(), here)
     console.print(f"sweep: {counted(len(jobs), 'job')} by {launcher[0]}; results in {folder}", markup=False)
     about = launchers.Outlook(
         *(len(jobs), at_once, len(gpus), config.device.kind == "cuda"),
@@ -68,7 +71,11 @@ def run_launched(
             with suppress(OSError):
                 folder.rmdir()
             raise
-        with _shown(planned, folder, before, at_once, console), _asking_to_stop(folder, console), _found_by_others():
+        with (
+            _shown(planned, folder, before, at_once, console),
+            _asking_to_stop(folder, console),
+            environment(_for_others()),
+        ):
             try:
                 failure = through_hydra(task, _arguments(arguments, folder, defaults))
             except KeyboardInterrupt:
@@ -206,17 +213,6 @@ def _asking_to_stop(folder: Path, console: Console) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _found_by_others() -> Iterator[None]:
-    """Let processes that a launcher starts find our modules, and Ray send no reports."""
-    wanted = {"PYTHONPATH": os.pathsep.join(_own_path()), "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _for_others() -> dict[str, str]:
+    """The environment in which processes that a launcher starts find our modules, and Ray sends no reports."""
+    return {"PYTHONPATH": os.pathsep.join(_own_path()), "RAY_USAGE_STATS_ENABLED": "0"}

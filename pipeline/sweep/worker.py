@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from pipeline.environment import environment
 from pipeline.sweep import places
 
 STOP = ".stop"
@@ -34,7 +36,7 @@ class Worker:
     sweep    `id` and `name`, as in `pipeline.report.record.RunRecord`
     folder   of the sweep
     here     the folder in which the command was given, which relative paths and the user's modules are looked for in
-    head     the process id of the command
+    head     the host name and the process id of the command
     path     where the command finds modules
     gpus     one of these for each job that may run at once on this machine: a GPU as `CUDA_VISIBLE_DEVICES` names it,
              or an empty text; no entry where the launcher itself says what runs where
@@ -43,7 +45,7 @@ class Worker:
     sweep: Mapping[str, str]
     folder: str
     here: str
-    head: int
+    head: tuple[str, int]
     path: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
 
@@ -63,9 +65,13 @@ class Worker:
     def stopped(self) -> bool:
         return Path(self.folder, STOP).exists()
 
+    def runs_in(self, process: int) -> bool:
+        """Whether `process`, of this machine, is the head."""
+        return (socket.gethostname(), process) == self.head
+
     def _settle(self) -> None:
         """Be in the folder of the command, and leave Ctrl-C to it: it asks for the end by `.stop`."""
-        if os.getpid() == self.head:
+        if self.runs_in(os.getpid()):
             return
         with suppress(OSError):  # on a machine without that folder, absolute paths will do
             os.chdir(self.here)
@@ -83,7 +89,7 @@ class Worker:
             if place is None or self.stopped():
                 yield False
             elif self.gpus[place]:
-                with _environment(places.VISIBLE, self.gpus[place]):
+                with environment({places.VISIBLE: self.gpus[place]}):
                     yield True
             else:
                 yield True
@@ -97,19 +103,6 @@ class Worker:
         if self.gpus:  # the memory limit of a job is its share of this machine's
             config = replace(config, sweep=replace(config.sweep, jobs=len(self.gpus)))
         status = run_alone(Job(tuple(overrides), config, recipe), folder, number, self).status
-        if status == "interrupted" and os.getpid() == self.head:
+        if status == "interrupted" and self.runs_in(os.getpid()):
             Path(self.folder, STOP).touch()  # Ctrl-C reached the job here, not the head's own handler
         return status
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
