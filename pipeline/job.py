@@ -24,6 +24,7 @@ from pipeline.device import describe, device_of, versions
 from pipeline.dump import Dump
 from pipeline.explain import explain
 from pipeline.files import write_whole
+from pipeline.inputs import record_inputs
 from pipeline.measuring import measuring_on
 from pipeline.models import Model, load
 from pipeline.models.suite import expand
@@ -94,6 +95,7 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
     result.weights = model.weights
     progress.say(f"weights: {model.weights}")
     args, kwargs = model.inputs(config.seed)
+    result.inputs = record_inputs(args, kwargs, replace(config, model=model.config))
     begin = time.perf_counter()
     compilation = result.compilation = compile_model(model.module, args, kwargs, session)
     with torch.no_grad(), progress.stage("first call"):

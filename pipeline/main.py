@@ -4,7 +4,7 @@ Comes in: `sys.argv`. Goes out: an exit code.
     0     done, and right         1   the compiled model is wrong, or a fault of ours
     2     something to mend       130 Ctrl-C
 Hydra parses, composes and runs; its own errors are said in our words, by composing once before it does. A sweep is
-expanded by Hydra and run by `pipeline.sweep`; where the command line names a launcher or a sweeper of Hydra's, by that.
+expanded by Hydra and run by `pipeline.sweep`; where the command line names a launcher of Hydra's, by that.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def _run(arguments: Sequence[str]) -> int:
     if options.multirun and not (asks_hydra or options.cfg):
         from pipeline.sweep.command import sweep, sweep_through_hydra
 
-        by_hydra = any(text.lstrip("+").startswith(_PLUGINS) for text in options.overrides)
+        if any(text.lstrip("+").startswith("hydra/sweeper=") for text in options.overrides):
+            raise ConfigError("hydra/sweeper", "sweeps are expanded by Hydra's own sweeper alone", "leave it out")
+        by_hydra = any(text.lstrip("+").startswith("hydra/launcher=") for text in options.overrides)
         run = sweep_through_hydra if by_hydra else sweep
         return run(list(options.overrides), options.config_dir, list(arguments))
     extra: list[str] = []
@@ -73,10 +75,6 @@ def _run(arguments: Sequence[str]) -> int:
                 folder.rmdir()
                 folder.parent.rmdir()
     return max(codes, default=0) if stopped is None else stopped
-
-
-# Overrides by which Hydra, not we, runs the jobs of a sweep.
-_PLUGINS = ("hydra/launcher=", "hydra/sweeper=")
 
 
 def through_hydra(task: Callable[[], None], arguments: Sequence[str]) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.compile import Compilation
 from pipeline.config import Config
+from pipeline.inputs import InputsRecord
 from pipeline.recipe import kernels_of, plain
 
 
@@ -21,6 +22,7 @@ class Result:
     stage_seconds   wall time of each stage, for all graphs together
     started         seconds since 1970
     step_ms         milliseconds of each step run by itself, by the number of the graph
+    inputs          what the model was called with; None before it was
     pictures        the arena of each graph as SVG, by the graph's number
     validation, benchmark   what the stages gave; None where they did not run (to the end)
     notes           what the user should know, in order
@@ -40,6 +42,7 @@ class Result:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
+    inputs: InputsRecord | None = None
     pictures: dict[int, str] = field(default_factory=dict)
     step_ms: dict[int, list[float]] = field(default_factory=dict)
     sweep: dict[str, str] = field(default_factory=dict)

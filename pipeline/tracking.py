@@ -14,19 +14,21 @@ import re
 import subprocess
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline import sweep_runs
 from pipeline.files import write_whole
 from pipeline.report.collect import record_of
 from pipeline.report.record import RunRecord, flatten, plain
-from pipeline.tracking_store import TrackingError, client_of, experiment_of, reached, without_password
+from pipeline.tracking_inputs import dataset_input, input_parameters
+from pipeline.tracking_store import TrackingError, absolute, client_of, experiment_of, reached, without_password
 from stages.ir.errors import require
 
-PAYLOAD = "tracking.json"
+PAYLOAD, SWEEP_PAYLOAD = "tracking.json", "tracking-sweep.json"
+_P = TypeVar("_P")
 SYNC = "python -m pipeline.commands.sync_tracking"
 
 
@@ -38,16 +40,25 @@ class TrackingConfig:
     uri               of an MLflow store; null: `mlflow.db` in the output folder
     experiment        the experiment's name
     timeout_seconds   that a server has to answer
+    register          a run whose result is right becomes a new version of the registered model of this name
+    alias             that then means this version, such as "champion"
     """
 
     enabled: bool = True
     uri: str | None = None
     experiment: str = "torchweld"
     timeout_seconds: float = 5.0
+    register: str | None = None
+    alias: str | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.experiment), "tracking.experiment", "is empty", "Give the experiment a name.")
         require(self.timeout_seconds > 0, "tracking.timeout_seconds", f"{self.timeout_seconds} is not above 0")
+        require(
+            self.alias is None or bool(self.register), "tracking.alias", "names nothing", "give tracking.register too"
+        )
+        tracked = self.register is None or self.enabled
+        require(tracked, "tracking.register", "needs a run in MLflow", "leave tracking.enabled=false out")
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,7 @@ class Payload:
     start_ms, end_ms   milliseconds since 1970, UTC
     status             as `RunRecord.status`
     sweep              of which it is a job (see `pipeline.report.record.RunRecord`); else empty
+    inputs             `pipeline.inputs.InputsRecord` as plain values; None where the run did not come so far
     run_id, uri        where it was logged; empty until it was
     """
 
@@ -69,6 +81,25 @@ class Payload:
     metrics: dict[str, float] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     sweep: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, Any] | None = None
+    run_id: str = ""
+    uri: str = ""
+
+
+@dataclass(frozen=True)
+class SweepPayload:
+    """What is logged of a sweep as a whole; `tracking-sweep.json` in its folder is this as JSON.
+
+    sweep         its `id` and `name`
+    status        "passed", or what else the sweep came to
+    run_id, uri   where it was logged; empty until it was
+    """
+
+    sweep: dict[str, str]
+    experiment: str
+    status: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
     uri: str = ""
 
@@ -78,8 +109,13 @@ class Payload:
 
 def log(result: Any) -> list[str]:
     """Log the pipeline's `Result`; returns lines for the user. Never raises on account of the store."""
-    outputs = Path(result.config.outputs).absolute()
-    return log_record(record_of(result), Path(result.folder), result.config.tracking, outputs)
+    config, folder, outputs = result.config.tracking, Path(result.folder), Path(result.config.outputs).absolute()
+    lines = log_record(record_of(result), folder, config, outputs)
+    if config.register is not None:
+        lines.append(
+            registered(folder, config.register, config.alias, store_of(config, outputs), config.timeout_seconds)
+        )
+    return lines
 
 
 def keep(result: Any) -> None:
@@ -97,7 +133,7 @@ def log_record(record: RunRecord, folder: Path, config: TrackingConfig, outputs:
     write_payload(payload, folder)
     if not config.enabled:
         return []
-    uri = config.uri or default_uri(outputs)
+    uri = store_of(config, outputs)
     try:
         run_id = send(payload, folder, uri, config.timeout_seconds)
     except TrackingError as error:
@@ -108,9 +144,25 @@ def log_record(record: RunRecord, folder: Path, config: TrackingConfig, outputs:
     return [f"logged to MLflow: experiment '{payload.experiment}', run {run_id}, store {without_password(uri)}"]
 
 
+def store_of(config: TrackingConfig, outputs: Path) -> str:
+    """The URI of the store that `config` names, or of the one in `outputs`; the same from every working directory."""
+    return absolute(config.uri) if config.uri else default_uri(outputs)
+
+
 def default_uri(outputs: Path) -> str:
     """sqlite in `outputs`, with an absolute path: the store is the same from every working directory."""
     return f"sqlite:///{(outputs.absolute() / 'mlflow.db').as_posix()}"
+
+
+def registered(folder: Path, name: str, alias: str | None, uri: str, timeout_seconds: float) -> str:
+    """Register the run in `folder` (see `pipeline.registry`); a line for the user, also where it cannot be."""
+    from pipeline.registry import register
+
+    try:
+        version = register(folder, name, alias, uri, timeout_seconds)
+    except TrackingError as error:
+        return f"not registered as '{name}': {error}"
+    return f"registered: version {version} of '{name}'" + (f", which is now '{name}@{alias}'" if alias else "")
 
 
 # ---- what is logged ------------------------------------------------------------------------
@@ -123,6 +175,8 @@ def payload_of(record: RunRecord, experiment: str) -> Payload:
     gate = "none" if validation is None else "passed" if validation.passed else "failed"
     parameters = {key: _text(value) for key, value in flatten(plain(record.config)).items()}
     parameters |= {f"versions.{name}": version for name, version in record.versions.items()}
+    inputs = None if record.inputs is None else plain(asdict(record.inputs))
+    parameters |= {} if inputs is None else input_parameters(inputs)
     if "tracking.uri" in parameters:
         parameters["tracking.uri"] = without_password(parameters["tracking.uri"])
     return Payload(
@@ -141,6 +195,7 @@ def payload_of(record: RunRecord, experiment: str) -> Payload:
             "git_revision": git_revision(),
         },
         sweep=dict(record.sweep),
+        inputs=inputs,
     )
 
 
@@ -211,14 +266,31 @@ def git_revision() -> str:
 
 def write_payload(payload: Payload, folder: Path) -> None:
     """Write `tracking.json`, whole or not at all."""
-    write_whole(folder / PAYLOAD, json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n")
+    _write(payload, folder / PAYLOAD)
 
 
 def read_payload(folder: Path) -> Payload:
     """What `write_payload` wrote. Raises `TrackingError` where there is none or it is not one."""
-    path = folder / PAYLOAD
+    return _read(Payload, folder / PAYLOAD)
+
+
+def write_sweep_payload(payload: SweepPayload, folder: Path) -> None:
+    """Write `tracking-sweep.json`, whole or not at all."""
+    _write(payload, folder / SWEEP_PAYLOAD)
+
+
+def read_sweep_payload(folder: Path) -> SweepPayload:
+    """What `write_sweep_payload` wrote. Raises `TrackingError` where there is none or it is not one."""
+    return _read(SweepPayload, folder / SWEEP_PAYLOAD)
+
+
+def _write(payload: Payload | SweepPayload, path: Path) -> None:
+    write_whole(path, json.dumps(plain(asdict(payload)), indent=1, allow_nan=False) + "\n")
+
+
+def _read(kind: type[_P], path: Path) -> _P:
     try:
-        return Payload(**json.loads(path.read_text(encoding="utf-8")))
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise TrackingError(f"{path} cannot be read: {error}") from error
 
@@ -233,7 +305,7 @@ def send(payload: Payload, folder: Path, uri: str, timeout_seconds: float) -> st
     """
     with reached(uri, timeout_seconds):
         run_id = _log(payload, folder, uri)
-    write_payload(Payload(**{**asdict(payload), "run_id": run_id, "uri": without_password(uri)}), folder)
+    write_payload(replace(payload, run_id=run_id, uri=without_password(uri)), folder)
     return run_id
 
 
@@ -244,37 +316,26 @@ def open_sweep(sweep: Mapping[str, str], experiment: str, uri: str, timeout_seco
         return sweep_runs.parent_of(client, experiment_of(client, experiment, uri), sweep, now)
 
 
-def send_sweep(
-    sweep: Mapping[str, str],
-    experiment: str,
-    status: str,
-    metrics: Mapping[str, float],
-    counting: Collection[str],
-    folder: Path,
-    uri: str,
-    timeout_seconds: float,
-    tags: Mapping[str, str] | None = None,
-) -> str:
+def send_sweep(payload: SweepPayload, counting: Collection[str], folder: Path, uri: str, timeout_seconds: float) -> str:
     """Bring the parent run of a sweep up to date; its id. Raises `TrackingError` as `send` does.
 
-    status     "passed", or what else the sweep came to
     counting   the ids of the runs that are its jobs
     folder     of the sweep: the files in it, not those of its jobs, are logged
-    tags       more of the run
     """
     with reached(uri, timeout_seconds):
         client, now = client_of(uri), int(time.time() * 1e3)
-        where = experiment_of(client, experiment, uri)
-        run_id = sweep_runs.parent_of(client, where, sweep, now)
-        for name, value in metrics.items():
+        where = experiment_of(client, payload.experiment, uri)
+        run_id = sweep_runs.parent_of(client, where, payload.sweep, now)
+        for name, value in payload.metrics.items():
             client.log_metric(run_id, name, value, now)
-        for name, text in {"status": status, "git_revision": git_revision(), **(tags or {})}.items():
+        for name, text in {"status": payload.status, "git_revision": git_revision(), **payload.tags}.items():
             client.set_tag(run_id, name, text)
         for entry in sorted(folder.iterdir()):
-            if entry.is_file() and not entry.name.startswith("."):
+            if entry.is_file() and not entry.name.startswith(".") and entry.name != SWEEP_PAYLOAD:
                 client.log_artifact(run_id, str(entry))
-        sweep_runs.end_others(client, where, sweep, counting)
-        client.set_terminated(run_id, "FINISHED" if status == "passed" else "FAILED", now)
+        sweep_runs.end_others(client, where, payload.sweep, counting)
+        client.set_terminated(run_id, "FINISHED" if payload.status == "passed" else "FAILED", now)
+    write_sweep_payload(replace(payload, run_id=run_id, uri=without_password(uri)), folder)
     return run_id
 
 
@@ -298,6 +359,8 @@ def _log(payload: Payload, folder: Path, uri: str) -> str:
     for start in range(0, max(len(params), len(tags), len(metrics)), 100):
         part = slice(start, start + 100)
         client.log_batch(run_id, metrics[part], params[part], tags[part])
+    if payload.inputs is not None:
+        client.log_inputs(run_id, [dataset_input(payload.inputs)])
     for entry in sorted(folder.iterdir()):
         if entry.is_dir():
             client.log_artifacts(run_id, str(entry), entry.name)

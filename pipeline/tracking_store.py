@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pipeline.environment import environment
 
 
 class TrackingError(Exception):
@@ -27,7 +28,7 @@ def reached(uri: str, timeout_seconds: float) -> Iterator[None]:
     """While the store at `uri` is used: what goes wrong with it is a `TrackingError`."""
     _probe(uri, timeout_seconds)
     try:
-        with _environment(timeout_seconds), _lock(uri):
+        with environment(_settings(timeout_seconds)), _lock(uri):
             yield
     except Exception as error:  # MLflow raises its own, SQLAlchemy's, requests' and the file system's errors
         lines = str(error).strip().splitlines()
@@ -51,25 +52,14 @@ def _probe(uri: str, timeout_seconds: float) -> None:
         ) from error
 
 
-@contextmanager
-def _environment(timeout_seconds: float) -> Iterator[None]:
+def _settings(timeout_seconds: float) -> dict[str, str]:
     """MLflow's settings while it is used: short waits, no samples of the machine, no reports to its makers."""
-    wanted = {
+    return {
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_seconds))),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
@@ -102,6 +92,16 @@ def _create(path: Path) -> None:
 def _sqlite_path(uri: str) -> Path | None:
     """The file of a sqlite store; None for a store of another kind."""
     return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+
+
+def absolute(uri: str) -> str:
+    """`uri` so that it means the same store from every working directory."""
+    path = _sqlite_path(uri)
+    if path is not None:
+        return f"sqlite:///{path.as_posix()}"
+    plain = uri.removeprefix("file:") if not uri.startswith("file://") else None
+    is_path = plain is not None and ":" not in plain and not plain.startswith("databricks")
+    return Path(plain).absolute().as_uri() if plain is not None and is_path else uri
 
 
 def without_password(uri: str) -> str:

@@ -7,7 +7,7 @@ that do not fit) is a `UserError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,11 @@ class Model:
 
     def inputs(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of one call, the same ones for the same seed."""
-        made = nested(make_inputs(self.config.inputs, seed))
+        return self.call_of(make_inputs(self.config.inputs, seed))
+
+    def call_of(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of a call with `values` by the names of the config's inputs."""
+        made = nested(values)
         tensors: dict[str, Any] = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.device), made)
         if self.config.positional:
             return tuple(tensors.values()), dict(self.config.call)

@@ -27,8 +27,8 @@ def record_of(result: Result) -> RunRecord:
     """Everything of `result` that a reader may want.
 
     Reads its config, folder, status, stopped_in, versions, device, weights, compilation, validation, benchmark,
-    stage_seconds and notes; and, where it has them, `started` (seconds since 1970), `command`, `step_ms` (milliseconds
-    of each step, by the number of the graph) and `pictures` (the SVG of the memory plan, by the number of the graph).
+    stage_seconds and notes; and, where it has them, `started` (seconds since 1970), `command`, `inputs`, `step_ms`
+    (milliseconds of each step, by the number of the graph) and `pictures` (the SVG of the memory plan, by that number).
     """
     config = plain(asdict(result.config))
     if config.get("tracking", {}).get("uri"):
@@ -45,6 +45,7 @@ def record_of(result: Result) -> RunRecord:
         versions=dict(result.versions),
         device={"name": result.device, "weights": result.weights},
         stage_seconds=stage_seconds,
+        inputs=getattr(result, "inputs", None),
         validation=result.validation,
         benchmark=result.benchmark,
         notes=list(result.notes),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import write_whole
+from pipeline.inputs import InputsRecord
 from stages.benchmark.result import Benchmark
 from stages.validate.result import Validation
 
@@ -105,6 +106,7 @@ class RunRecord:
     started         ISO 8601 with the offset from UTC; `seconds` the whole run
     config          resolved, nested; versions: package -> version; device: what the machine is, in words by topic
     stage_seconds   wall time by stage, in order
+    inputs          what the model was called with; None where the run did not come so far
     validation      None where the stage was left out, or not reached: there is then no verdict
     partial         why the run ended early (Ctrl-C, an error), or empty
     programs        one for each graph
@@ -121,6 +123,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     device: dict[str, str] = field(default_factory=dict)
     stage_seconds: dict[str, float] = field(default_factory=dict)
+    inputs: InputsRecord | None = None
     validation: Validation | None = None
     benchmark: Benchmark | None = None
     programs: list[ProgramRecord] = field(default_factory=list)
@@ -163,6 +166,7 @@ class RunRecord:
             "versions": self.versions,
             "device": self.device,
             "stage_seconds": self.stage_seconds,
+            "inputs": None if self.inputs is None else asdict(self.inputs),
             "validation": None if self.validation is None else self.validation.to_dict(),
             "benchmark": None if shown is None else shown.to_dict(),
             "programs": [asdict(program) for program in self.programs],

@@ -60,7 +60,8 @@ class Board:
     def ended(self, record: JobRecord) -> None:
         self._running.pop(record.number, None)
         self._ended.append(record)
-        what = f"{record.status} after {record.seconds:.1f} s" + (f": {record.reason}" if record.reason else "")
+        when = "before (kept)" if record.kept else f"after {record.seconds:.1f} s"
+        what = f"{record.status} {when}" + (f": {record.reason}" if record.reason else "")
         text = f"[{record.number}] {record.name} {what}"
         if self._live is None:
             text = f"{text}  ({self.summary()})"
@@ -83,7 +84,7 @@ class Board:
         """`7 of 24 done, 2 running, 1 failed, about 5 min left`."""
         failed = sum(not record.done for record in self._ended)
         left = seconds_left(
-            [record.seconds for record in self._ended],
+            [record.seconds for record in self._ended if not record.kept],
             self._total - self._kept - len(self._ended),
             self._at_once,
         )

@@ -27,15 +27,18 @@ from pipeline.sweep import record as records
 from pipeline.sweep.identity import Identity, identity_of
 from pipeline.sweep.record import JobRecord
 from pipeline.tracking import (
-    default_uri,
+    SYNC,
+    SweepPayload,
     open_sweep,
     payload_of,
     read_payload,
     send,
     send_sweep,
+    store_of,
     write_payload,
+    write_sweep_payload,
 )
-from pipeline.tracking_store import TrackingError
+from pipeline.tracking_store import TrackingError, without_password
 from stages.ir.errors import UserError
 from stages.ir.words import counted
 
@@ -203,14 +206,18 @@ class Publication:
 
 def log_sweep(publication: Publication, tell: Tell) -> str:
     """Bring the sweep's own run up to date; a line for the user."""
-    tracking = publication.config.tracking
+    tracking, folder = publication.config.tracking, Path(publication.folder)
+    payload = SweepPayload(
+        *(dict(publication.sweep), tracking.experiment, publication.status),
+        *(dict(publication.metrics), dict(publication.tags)),
+    )
+    uri = _uri(publication.config)
     try:
-        run_id = send_sweep(
-            *(publication.sweep, tracking.experiment, publication.status, publication.metrics, publication.counting),
-            *(Path(publication.folder), _uri(publication.config), tracking.timeout_seconds, publication.tags),
-        )
-    except TrackingError as error:
-        return f"the sweep is not in MLflow: {error}"
+        write_sweep_payload(payload, folder)
+        run_id = send_sweep(payload, publication.counting, folder, uri, tracking.timeout_seconds)
+    except (TrackingError, OSError) as error:
+        later = f"{SYNC} {folder} --uri {without_password(uri)}"
+        return f"the sweep is not in MLflow: {error}\nto log it and its jobs later: {later}"
     jobs = counted(len(publication.counting), "job")
     return f"logged to MLflow: experiment '{tracking.experiment}', sweep {run_id}, {jobs}"
 
@@ -239,7 +246,7 @@ def _logged(record: JobRecord, config: Config, sweep: Mapping[str, str]) -> str:
 
 
 def _uri(config: Config) -> str:
-    return config.tracking.uri or default_uri(Path(config.outputs))
+    return store_of(config.tracking, Path(config.outputs))
 
 
 def _iso(seconds: float) -> str:

@@ -27,7 +27,7 @@ from pipeline.sweep import record as records
 from pipeline.sweep import table
 from pipeline.sweep.board import Board
 from pipeline.sweep.job import Publication, Stage, Work
-from pipeline.sweep.planning import WARM, Planned, Planner, identified, kept, modules_of, planned_of, sweep_id
+from pipeline.sweep.planning import Planned, Planner, kept, modules_of, sweep_id
 from pipeline.sweep.record import JobRecord
 from pipeline.sweep.source import Grid, Job, Source
 from pipeline.sweep.verdict import verdict
@@ -68,26 +68,7 @@ def run_sweep(
         with suppress(OSError):
             folder.rmdir()
         raise
-    interrupted = running.run()
-    try:
-        return running.finish(interrupted)
-    except KeyboardInterrupt:
-        console.print(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
-        return INTERRUPTED
-
-
-def run_alone(job: Job, folder: Path, number: int, console: Console) -> JobRecord:
-    """Run one job, in a process of its own and held to its limits, for a launcher that is not ours; its record."""
-    with Pool(WARM) as pool:
-        (identity,) = identified([job], pool)
-        known = records.earlier(Path(job.config.outputs).absolute())
-        planned = planned_of(number, job, identity, known, job.config.sweep.rerun or Grid.rerun)
-        folder.mkdir(parents=True, exist_ok=True)
-        if planned.record.kept:
-            records.write(planned.record, folder)
-            return planned.record
-        Sweep.of([planned], pool, folder.parent, {}, console, folder).run()
-        return planned.record
+    return running.concluded(running.run())
 
 
 class Sweep:
@@ -279,6 +260,14 @@ class Sweep:
         self.pool.restart()
 
     # ---- at the end ----------------------------------------------------------------------------
+
+    def concluded(self, interrupted: bool) -> int:
+        """As `finish`; Ctrl-C meanwhile ends the sweep with what was logged by then."""
+        try:
+            return self.finish(interrupted)
+        except KeyboardInterrupt:
+            self._say(f"interrupted while the sweep was logged; the same command, or {SYNC}, makes it up")
+            return INTERRUPTED
 
     def finish(self, interrupted: bool) -> int:
         """Show and write the table and what a search came to, log the sweep; the exit code."""
