@@ -14,6 +14,7 @@ from pipeline.files import write_whole
 from pipeline.report import page, words
 from pipeline.report.charts import Bar, Point, bars, scatter
 from pipeline.report.page import Cell, Html, section, tag
+from pipeline.report.pareto import Goal, front
 from pipeline.report.summary import Summary
 from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
 
@@ -48,8 +49,8 @@ def _sections(title: str, runs: Sequence[Summary], about: str, folder: Path) -> 
     plots = [
         scatter(*arguments)
         for arguments in (
-            ("Latency and accuracy", "median ms", "error / eager's error", _points(runs, _latency, _error)),
-            ("Latency and memory", "median ms", "peak MiB", _points(runs, _latency, _mebibytes)),
+            ("Latency and accuracy", "median ms", "error / eager's error", points(runs, _latency, _error)),
+            ("Latency and memory", "median ms", "peak MiB", points(runs, _latency, _mebibytes)),
         )
         if arguments[3]
     ]
@@ -159,23 +160,24 @@ def _mebibytes(run: Summary) -> float | None:
     return None if run.memory_bytes is None else run.memory_bytes / 2**20
 
 
-def _points(runs: Sequence[Summary], x: Figure, y: Figure) -> list[Point]:
+def points(runs: Sequence[Summary], x: Figure, y: Figure) -> list[Point]:
+    """Those of `runs` that are right and have both figures; `best` are the ones that no other of their model beats."""
     placed = [
         (run, across, up)
         for run in runs
         if run.status in _RIGHT and (across := x(run)) is not None and (up := y(run)) is not None
     ]
-    best = {
-        id(run)
-        for model in {run.model for run, _, _ in placed}
-        for run in front([(run, across, up) for run, across, up in placed if run.model == model])
-    }
+    best = {id(run) for model in {run.model for run, _, _ in placed} for run in _best(placed, model)}
     return [Point(run.name, across, up, run.model, id(run) in best) for run, across, up in placed]
 
 
-def front(placed: Sequence[tuple[Summary, float, float]]) -> list[Summary]:
-    """The runs that no other one beats: none is as low in both figures and lower in one."""
-    return [run for run, x, y in placed if not any(x2 <= x and y2 <= y and (x2 < x or y2 < y) for _, x2, y2 in placed)]
+def _best(placed: Sequence[tuple[Summary, float, float]], model: str) -> list[Summary]:
+    """The runs of `model` that are on the Pareto front of both figures."""
+    rivals = [(run, {"x": x, "y": y}) for run, x, y in placed if run.model == model]
+    return [rivals[index][0] for index in front([figures for _, figures in rivals], _LOWER)]
+
+
+_LOWER: dict[str, Goal] = {"x": "minimize", "y": "minimize"}
 
 
 def _failure(run: Summary) -> Html:
