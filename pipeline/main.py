@@ -81,8 +81,12 @@ _PLUGINS = ("hydra/launcher=", "hydra/sweeper=")
 
 def through_hydra(task: Callable[[], None], arguments: Sequence[str]) -> int | None:
     """Call Hydra's `task` as if it were started with `arguments`; the exit code where Hydra, or Ctrl-C, ended it."""
+    from pipeline.compose import for_hydra
+
+    overrides = get_args_parser().parse_args(list(arguments)).overrides
+    spelled = dict(zip(overrides, for_hydra(overrides), strict=True))
     before = sys.argv
-    sys.argv = [before[0], *arguments]
+    sys.argv = [before[0], *(spelled.get(text, text) for text in arguments)]
     try:
         task()
     except SystemExit as stop:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
+from pipeline.recipe import find
 from pipeline.report.record import config_hash, plain
 
 _ROOT = Path(__file__).parents[2]
@@ -52,8 +53,8 @@ def identity_of(config: Config, device: str, versions: Mapping[str, str]) -> Ide
     code = hashlib.sha256(own_code().encode())
     if config.model.path is not None:
         code.update(user_code(config.model.path.split(":")[0].split(".")[0]).encode())
-    if config.recipe is not None:
-        code.update(Path(config.recipe).read_bytes())
+    if config.recipe.path is not None:
+        code.update(find(config.recipe.path).read_bytes())
     parts: dict[str, Any] = {
         "config": config_hash(values),
         "code": code.hexdigest()[:16],

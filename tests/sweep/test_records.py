@@ -58,7 +58,7 @@ def test_the_users_source_and_the_recipes_content_count(config: Config, tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     custom = replace(config.model, library="custom", path="my_models:make", architecture=None, pretrained=None)
     recipe = tmp_path / "recipe.yaml"
-    mine = replace(config, model=custom, recipe=str(recipe))
+    mine = replace(config, model=custom, recipe=RecipeConfig(str(recipe)))
     keys = set()
     for file in ("my_models.py", "layers_of_mine.py", "recipe.yaml"):
         for text in ("# one", "# two"):
