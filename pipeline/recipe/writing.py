@@ -48,11 +48,12 @@ def recipe_of(
     )
 
 
-def write(path: Path, recipe: Recipe) -> None:
-    """Write `recipe` to `path`, whole or not at all. Raises `OSError` where that fails."""
-    head = f"# Make the same program again:  torchweld recipe={path.name}\n"
+def write(path: Path, recipe: Recipe, head: Sequence[str] = ()) -> None:
+    """Write `recipe` to `path`, whole or not at all, below the lines of `head`. Raises `OSError` where that fails."""
+    lines = head or (f"Make the same program again:  torchweld recipe={path.name}",)
     values = {field.name: plain(getattr(recipe, field.name)) for field in fields(Recipe)}
-    write_whole(path, head + yaml.safe_dump(values, sort_keys=False, width=120, allow_unicode=True))
+    body = yaml.safe_dump(values, sort_keys=False, width=120, allow_unicode=True)
+    write_whole(path, "".join(f"# {line}\n" for line in lines) + body)
 
 
 def kernels_of(programs: Sequence[Program]) -> tuple[KernelRecord, ...]:

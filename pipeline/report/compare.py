@@ -16,7 +16,7 @@ from pipeline.report.charts import Bar, Point, bars, scatter
 from pipeline.report.page import Cell, Html, section, tag
 from pipeline.report.pareto import Goal, front
 from pipeline.report.summary import Summary
-from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
+from stages.benchmark.statistics import Ratio, interval_of_median, quotient, ratio_of_independent_medians
 
 Figure = Callable[[Summary], float | None]
 
@@ -140,9 +140,17 @@ def against(first: Summary, run: Summary) -> Ratio | None:
     same = ("model.name", "model.path", "model.batch", "model.sequence", "model.image_size")
     if first.device != run.device or any(first.settings.get(key) != run.settings.get(key) for key in same):
         return None
-    if not first.samples_ms or not run.samples_ms or {first.status, run.status} - set(_RIGHT):
+    if {first.status, run.status} - set(_RIGHT):
         return None
-    return ratio_of_independent_medians(first.samples_ms, run.samples_ms)
+    if first.samples_ms and run.samples_ms:
+        return ratio_of_independent_medians(first.samples_ms, run.samples_ms)
+    one, other = _interval(first), _interval(run)
+    return quotient(one, other) if one is not None and other is not None else None
+
+
+def _interval(run: Summary) -> Ratio | None:
+    """The median with its interval: of the samples, or as a recipe has it."""
+    return interval_of_median(run.samples_ms) if run.samples_ms else run.interval_ms
 
 
 # ---- the plots -----------------------------------------------------------------------------

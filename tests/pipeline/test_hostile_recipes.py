@@ -235,5 +235,5 @@ def test_the_users_own_word_lets_code_in(here: Path, harmless: dict[str, Any], m
 
 def test_as_a_job_of_a_sweep(here: Path, harmless: dict[str, Any]) -> None:
     (here / "evil.yaml").write_text(yaml.safe_dump(changed(harmless, {"config.outputs": "/"})))
-    with pytest.raises(UserError, match="config.outputs: a recipe cannot set this"):
+    with pytest.raises(UserError, match=r"config.outputs: a recipe cannot set this"):
         checked(["recipe=evil.yaml", "precision=amp"], None)

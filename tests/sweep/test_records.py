@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.compose import compose
-from pipeline.config import Config
+from pipeline.config import Config, RecipeConfig
 from pipeline.configure import configuration
 from pipeline.files import write_whole
 from pipeline.sweep import identity, record
