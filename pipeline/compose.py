@@ -55,7 +55,8 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     """The overrides as Hydra has to see them.
 
     `recipe=NAME` is short for `recipe.path=NAME`. What is set on top of a recipe need not be in the default choice of
-    its group, but in the recipe (`pipeline.configure` sees to that): so Hydra is told to add it.
+    its group, but in the recipe (`pipeline.configure` sees to that): so Hydra is told to add it. `experiment=null` is
+    how things are anyway, and Hydra cannot read it.
     """
     parsed = parse(overrides)
     by_recipe = any(override.key_or_group in _RECIPE for override in parsed)
@@ -63,6 +64,8 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     for override in parsed:
         line, key = str(override.input_line), override.key_or_group
         plain = not (override.is_add() or override.is_force_add() or override.is_delete())
+        if key == "experiment" and plain and override.value() is None:
+            continue
         if key == _RECIPE[0]:
             line = re.sub(r"recipe\s*=", "recipe.path=", line, count=1)
         elif by_recipe and plain and "." in key and key.split(".")[0] in GROUPS:

@@ -84,9 +84,9 @@ def through_hydra(task: Callable[[], None], arguments: Sequence[str]) -> int | N
     from pipeline.compose import for_hydra
 
     overrides = get_args_parser().parse_args(list(arguments)).overrides
-    spelled = dict(zip(overrides, for_hydra(overrides), strict=True))
+    flags = [text for text in arguments if text not in overrides]
     before = sys.argv
-    sys.argv = [before[0], *(spelled.get(text, text) for text in arguments)]
+    sys.argv = [before[0], *for_hydra(overrides), *flags]
     try:
         task()
     except SystemExit as stop:

@@ -240,4 +240,4 @@ def test_hydra_is_told_in_its_own_words() -> None:
     assert for_hydra(["recipe=a,b", "model.batch=2", "+model.config.x=1", "seed=3", "precision=amp"]) == [
         *("recipe.path=a,b", "++model.batch=2", "+model.config.x=1", "seed=3", "precision=amp"),
     ]
-    assert for_hydra(["model.batch=2"]) == ["model.batch=2"]
+    assert for_hydra(["model.batch=2", "experiment=null", "experiment=smoke"]) == ["model.batch=2", "experiment=smoke"]
