@@ -10,10 +10,13 @@ import pytest
 import torch
 import yaml
 
+from pipeline import optimize
+from pipeline.backend import torchweld
 from pipeline.compile import with_schedules
 from pipeline.compose import compose, for_hydra, jobs_of
 from pipeline.config import Config, RecipeConfig
 from pipeline.configure import configuration, session_of
+from pipeline.device import describe, versions
 from pipeline.recipe import (
     Recipe,
     Results,
@@ -229,6 +232,20 @@ def test_what_comes_with_the_program_is_sound(name: str) -> None:
     config = config_of(f"recipe={name}")
     assert name == f"{config.model.name}_{config.precision.mode}_{name.rsplit('_', 1)[1]}"
     assert config_of(f"recipe={name}", "recipe.strict=true").recipe == RecipeConfig(name, True)
+
+
+def test_optimize_is_held_to_a_recipe_too(file: Path) -> None:
+    mine = torch.nn.Linear(8, 8).eval()
+    x = torch.ones(2, 8)
+    made = optimize(mine, x, ["device=cpu"])
+    about = (versions(), describe(torch.device("cpu")), "theirs")
+    write(file, recipe_of(made.session.config, made.programs, *about))
+    again = optimize(mine, x, [f"recipe={file}", "recipe.strict=true"])
+    assert torch.equal(again(x), made(x))
+    with pytest.raises(ConfigError, match=r"recipe.strict: 1 difference from .*\n    config.fusion.max_ops: 64 in"):
+        optimize(mine, x, [f"recipe={file}", "recipe.strict=true", "fusion.max_ops=63"])
+    with pytest.raises(ConfigError, match="one graph at a time"):
+        torchweld(None, [], options=["recipe.strict=true", f"recipe={file}"])  # type: ignore[arg-type]
 
 
 def test_strict_without_a_recipe() -> None:
