@@ -117,8 +117,8 @@ def _told_by_names(key: str, runs: Sequence[Summary]) -> bool:
 def _setting(value: object) -> tuple[Cell, float | str]:
     """A setting as a cell, and what it is sorted by; of a long one the beginning."""
     text = str(value)
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else text
-    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"), number
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return short, value if isinstance(value, (int, float)) and not isinstance(value, bool) else short
 
 
 _LONGEST = 40

@@ -107,7 +107,8 @@ def summary_of(values: Mapping[str, Any], folder: Path) -> Summary:
 def summary_of_recipe(recipe: ReadRecipe) -> Summary:
     """What a recipe holds of its run, summed up."""
     path, results = Path(recipe.file), recipe.results or Results("unvalidated")
-    model, mode = (str((recipe.config.get(group) or {}).get(key, "")) for group, key in _NAMED_BY)
+    settings = flatten(recipe.config)
+    model, mode = (str(settings.get(key, "")) for key in ("model.name", "precision.mode"))
     checked, engine = results.validation, results.engines.get(OURS)
     reasons = checked.reasons if checked is not None else ()
     about = Summary(
@@ -116,7 +117,7 @@ def summary_of_recipe(recipe: ReadRecipe) -> Summary:
         folder=str(path.parent) if path.name == FILE else "",
         model=model,
         device=recipe.device,
-        settings=flatten(recipe.config),
+        settings=settings,
         error_ratio=checked.error_ratio if checked is not None else None,
         reason=next(iter(reasons), ""),
     )
@@ -132,9 +133,6 @@ def summary_of_recipe(recipe: ReadRecipe) -> Summary:
         compile_seconds=engine.compile_seconds,
         load=results.load,
     )
-
-
-_NAMED_BY = (("model", "name"), ("precision", "mode"))
 
 
 def _ratio(interval: Interval) -> Ratio:

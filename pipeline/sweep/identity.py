@@ -56,13 +56,13 @@ def identity_of(config: Config, device: str, versions: Mapping[str, str]) -> Ide
     if config.recipe.path is not None:
         code.update(find(config.recipe.path).read_bytes())
     parts: dict[str, Any] = {
-        "config": config_hash(values),
+        "config": config_hash({**values, "recipe": {**values["recipe"], "path": None}}),
         "code": code.hexdigest()[:16],
         "device": device,
         "versions": dict(versions),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return Identity(key, parts["config"], parts["code"], device, parts["versions"])
+    return Identity(key, config_hash(values), parts["code"], device, parts["versions"])
 
 
 @lru_cache(maxsize=1)

@@ -94,6 +94,15 @@ def test_the_figures_of_a_run_are_kept_with_their_intervals(file: Path, config: 
     assert results_of("failed", None, benchmark).engines == {}
 
 
+def test_no_model_of_ours_is_beyond_the_limits(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    names = [file.stem for file in sorted((ROOT / "conf" / "model").glob("*.yaml")) if file.stem != "custom"]
+    for name in [*names, "suite/gpt2_large"]:
+        made = recipe_of(config_of(f"model={name}"), [], {}, "cpu: x", "")
+        write(path, made)
+        assert read(path).config == made.config
+
+
 def test_schedules_go_to_the_kernels_of_their_hash() -> None:
     chosen = Schedule(vector_width=4)
     steps = with_schedules(program(2.0, 3.0), {kernel(2.0).hash: chosen}).launches

@@ -68,6 +68,10 @@ def test_the_users_source_and_the_recipes_content_count(config: Config, tmp_path
             keys.add(identity_of(mine, "cpu", VERSIONS).key)
     assert len(keys) == 6
     assert identity_of(mine, "cpu", VERSIONS).key in keys
+    copy = recipe.with_name("copy.yaml")
+    copy.write_text(recipe.read_text())
+    assert identity_of(replace(mine, recipe=RecipeConfig(str(copy))), "cpu", VERSIONS).key in keys
+    assert identity_of(replace(mine, recipe=RecipeConfig(str(copy), True)), "cpu", VERSIONS).key not in keys
 
 
 def test_what_is_kept() -> None:
