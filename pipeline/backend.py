@@ -38,6 +38,12 @@ def torchweld(
         assert executable is not None
         return executable
 
+    if session.config.recipe.strict:
+        raise ConfigError(
+            "recipe.strict",
+            "torch.compile hands over one graph at a time, which is not the program of a recipe",
+            "leave it out, or use optimize(model, inputs, overrides)",
+        )
     precision = session.config.precision
     if precision.mode in WHOLE_MODEL:
         raise ConfigError(

@@ -24,6 +24,7 @@ from pipeline.dump import Dump
 from pipeline.measuring import measuring_on
 from pipeline.precision import capturing, converted, narrowed, products, taking_any
 from pipeline.progress import Progress
+from pipeline.recipe import Recipe
 from pipeline.stages import Stage, plan, service
 from stages.ir import graph as graph_level
 from stages.ir import program as program_level
@@ -39,13 +40,19 @@ Run = Callable[..., Any]
 class Session:
     """What all compilations of one run share.
 
-    schedules   by kernel hash, of a recipe: they are taken as they are, and nothing is tuned; None tunes as configured
+    recipe   whose schedules are taken as they are, by kernel hash, and then nothing is tuned; None tunes as configured
     """
 
     config: Config
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     dump: Dump = field(default_factory=lambda: Dump(None))
-    schedules: Mapping[str, Schedule] | None = None
+    recipe: Recipe | None = None
+
+    def schedules(self, device: torch.device) -> Mapping[str, Schedule] | None:
+        """By kernel hash, those to take; None: tune. What was tuned on a CPU says nothing to a GPU."""
+        if self.recipe is None or self.recipe.device_type != device.type:
+            return None
+        return self.recipe.schedules
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -153,7 +160,7 @@ def _fuse(run: Run, unit: Unit, session: Session) -> Unit:
 def _judge(session: Session, device: torch.device) -> Judge | None:
     """Who decides between the library and a kernel: a recipe, which has a schedule for each kernel it took; else the
     autotuner, by timing or, where it times nothing, by its cost model. None where there is nothing to decide."""
-    schedules, config = session.schedules, session.config
+    schedules, config = session.schedules(device), session.config
     if not any(device.type in template.devices for template in config.fusion.templates):
         return None
     if schedules is not None:
@@ -182,9 +189,10 @@ def _builder(session: Session, device: torch.device) -> Run:
 
 def _tune(run: Run, unit: Unit, session: Session) -> Unit:
     assert unit.program is not None
-    if session.schedules is not None:
-        return replace(unit, program=with_schedules(unit.program, session.schedules))
     config, device = session.config, unit.program.device
+    schedules = session.schedules(device)
+    if schedules is not None:
+        return replace(unit, program=with_schedules(unit.program, schedules))
     build, database = _builder(session, device), _database(session, device)
     measuring = measuring_on(device, session.progress.waiting)
     default = service("default_schedule")

@@ -8,6 +8,7 @@ call `optimize`.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -43,10 +44,37 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     loader = _loader(config_dir)
     for override in parse(overrides):
         _check(override, loader)
+    lines = for_hydra(overrides)
     try:
-        return loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.RUN, from_shell=False)
+        return loader.load_configuration(CONFIG_NAME, lines, RunMode.RUN, from_shell=False)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _translated(error, overrides) from error
+        raise _translated(error, lines) from error
+
+
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """The overrides as Hydra has to see them.
+
+    `recipe=NAME` is short for `recipe.path=NAME`. What is set on top of a recipe need not be in the default choice of
+    its group, but in the recipe (`pipeline.configure` sees to that): so Hydra is told to add it. `experiment=null` is
+    how things are anyway, and Hydra cannot read it.
+    """
+    parsed = parse(overrides)
+    by_recipe = any(override.key_or_group in _RECIPE for override in parsed)
+    lines = []
+    for override in parsed:
+        line, key = str(override.input_line), override.key_or_group
+        plain = not (override.is_add() or override.is_force_add() or override.is_delete())
+        if key == "experiment" and plain and override.value() is None:
+            continue
+        if key == _RECIPE[0]:
+            line = re.sub(r"recipe\s*=", "recipe.path=", line, count=1)
+        elif by_recipe and plain and "." in key and key.split(".")[0] in GROUPS:
+            line = f"++{line}"
+        lines.append(line)
+    return lines
+
+
+_RECIPE = ("recipe", "recipe.path")
 
 
 def jobs_of(overrides: Sequence[str]) -> list[list[str]]:
@@ -120,7 +148,7 @@ def _check(override: Override, loader: ConfigLoaderImpl) -> None:
             if not (choice is None and key == "experiment"):
                 choose(key, "null" if choice is None else str(choice), _options(key, str(choice), loader))
         return
-    _check_key(key)
+    in_dictionary(key)
 
 
 def _options(group: str, wanted: str, loader: ConfigLoaderImpl) -> list[str]:
@@ -138,7 +166,7 @@ def _choices(override: Override) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
 
 
-def _check_key(key: str) -> bool:
+def in_dictionary(key: str) -> bool:
     """Whether `key` lies in a dictionary, where any name goes. Raises `ConfigError` unless the schema has it."""
     hint: Any = Config
     path: list[str] = []
@@ -182,7 +210,7 @@ def _translated(error: Exception, overrides: Sequence[str]) -> UserError:
         if "Could not override" in text and key.startswith("hydra"):
             return ConfigError(key, "Hydra has no such key", "torchweld --cfg hydra shows what it has")
         if "Could not override" in text:
-            if not _check_key(key):
+            if not in_dictionary(key):
                 return ConfigError(
                     key, f"the choice of {key.split('.')[0]} does not have it", "leave it out, or choose another"
                 )

@@ -88,6 +88,8 @@ class ModelConfig:
     batch, sequence, image_size   what the shapes of `inputs` are made of; latents for a diffusion model
     size           of an entry of the suite: full, as published and measured, or smoke, of seconds on two CPU cores
     sizes          of an entry of the suite: in the place of the size's own numbers; null leaves them
+    follow         numbers above that are a size by name, as `inputs.x.shape.0: batch`: what `conf/model` has as
+                   `${model.batch}`. They follow it where it is set on top of a recipe
     """
 
     name: str
@@ -106,6 +108,7 @@ class ModelConfig:
     image_size: int | None = None
     size: Literal["full", "smoke"] = "full"
     sizes: dict[str, int | None] = field(default_factory=dict)
+    follow: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("batch", "sequence", "image_size"):
@@ -132,20 +135,33 @@ class ModelConfig:
         if self.pretrained is not None:
             fits = _HUB_ID.fullmatch(self.pretrained) is not None
             require(fits, "model.pretrained", f"'{self.pretrained}' is no name of a model on the hub")
-        for name in self.config:
-            private = name.startswith("_") or name in _NOT_SIZES
-            require(
-                not private, f"model.config.{name}", "cannot be set here", "model.weights says which weights to take"
-            )
+        fits = self.subfolder is None or re.fullmatch(r"[\w-]+(/[\w-]+)*", self.subfolder) is not None
+        require(fits, "model.subfolder", f"'{self.subfolder}' is no folder of a model on the hub")
+        _check_sizes("model.config", self.config)
 
 
-# Keys by which a library would load weights or code of its own accord.
+def _check_sizes(key: str, value: Any) -> None:
+    """Raise `ConfigError` on a key at any depth by which a library would load weights or code of its own accord."""
+    if isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            _check_sizes(f"{key}[{place}]", item)
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            loads = any(word in name for word in _LOADS) and item not in (None, False)
+            private = name.startswith("_") or name in _NOT_SIZES or loads
+            mend = "model.weights says which weights to take"
+            require(not private, f"{key}.{name}", "cannot be set here", mend)
+            _check_sizes(f"{key}.{name}", item)
+
+
 _NOT_SIZES = frozenset(
     (
-        *("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "auto_map"),
+        *("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "auto_map"),
         *("attn_implementation", "quantization_config", "trust_remote_code"),
     )
 )
+# Parts of names that libraries give to what they would load: nothing may be said there but no.
+_LOADS = ("pretrained", "weights")
 
 
 @dataclass(frozen=True)
@@ -159,6 +175,14 @@ class DeviceConfig:
     def __post_init__(self) -> None:
         require(self.index >= 0, "device.index", f"wants at least 0, not {self.index}")
         require(self.threads >= 0, "device.threads", f"wants at least 0, not {self.threads}")
+
+
+@dataclass(frozen=True)
+class RecipeConfig:
+    """path: name or path of the recipe that a run follows, as in recipe=NAME; strict: any difference is an error."""
+
+    path: str | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,7 +209,7 @@ class Config:
     seed: int = 0
     debug: bool = False
     dump: bool = False
-    recipe: str | None = None
+    recipe: RecipeConfig = RecipeConfig()
     trust: tuple[str, ...] = ()
     outputs: str = "outputs"
     job: str = "run"
@@ -208,7 +232,7 @@ def from_values(values: Mapping[str, Any]) -> Config:
     return read(Config, values, "")
 
 
-def check_trust(config: Config, named: Mapping[str, str]) -> None:
+def check_trust(config: Config, named: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if code of the user's would run that the user did not name.
 
     named   the keys set on the command line (or passed to `optimize`): only there an import path is the user's own word

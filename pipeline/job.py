@@ -56,8 +56,7 @@ def run(
     written   called once the results are on the disk, before they are published
     """
     progress = progress or Progress()
-    schedules = recipe.schedules if recipe is not None else None
-    session = Session(config, progress, Dump(folder / "dump" if config.dump else None), schedules)
+    session = Session(config, progress, Dump(folder / "dump" if config.dump else None), recipe)
     result = result or Result(config, folder)
     result.stage_seconds, result.sweep = progress.seconds, dict(sweep or {})
     try:
@@ -89,6 +88,8 @@ def _work(session: Session, result: Result, recipe: Recipe | None) -> None:
     result.device = describe(device)
     result.versions = versions([expand(config.model).library])
     _announce(config, result, recipe, progress)
+    if recipe is not None:
+        recipes.hold(config.recipe, recipes.lines_of(recipe, _recipe_of(result), recipes.BEFORE))
     with progress.stage("load"):
         model = load(config.model, config.seed, device)
         model.check(config.seed)
@@ -117,7 +118,7 @@ def _announce(config: Config, result: Result, recipe: Recipe | None, progress: P
     if "benchmark" in config.stages:
         progress.say(f"timed against: {', '.join(config.engine.peers)}")
     if recipe is not None:
-        progress.say(f"recipe: {config.recipe}; its schedules are taken, nothing is tuned")
+        progress.say(f"recipe: {config.recipe.path}; {_schedules_taken(recipe, result)}")
     progress.say(f"results in: {result.folder}")
 
 
@@ -133,11 +134,29 @@ def _tell(compilation: Compilation, result: Result, progress: Progress) -> None:
         progress.say(f"note: {note}")
 
 
+def _schedules_taken(recipe: Recipe, result: Result) -> str:
+    here = result.device.partition(":")[0]
+    if recipe.device_type == here:
+        return "its schedules are taken, nothing is tuned"
+    return f"its schedules are for {recipe.device_type}, so that here, on {here}, kernels are scheduled as configured"
+
+
 def _compare(recipe: Recipe, result: Result, progress: Progress) -> None:
-    lines = recipes.differences(recipe, result.programs, result.versions, result.device, result.weights)
+    """Tell what is not as the recipe has it. Raises `UserError` where the config wants no difference."""
+    lines = recipes.lines_of(recipe, _recipe_of(result))
+    recipes.hold(result.config.recipe, lines)
     for line in lines or ["no difference: the same versions, device and kernels"]:
         progress.say(f"against the recipe: {line}")
     result.notes += [f"against the recipe: {line}" for line in lines]
+
+
+def _recipe_of(result: Result) -> Recipe:
+    """The run so far as a recipe."""
+    results = None
+    if result.complete:
+        results = recipes.results_of(result.status, result.validation, result.benchmark)
+    about = (result.versions, result.device, result.weights, results)
+    return recipes.recipe_of(result.config, result.programs, *about)
 
 
 def _validate(model: Model, compilation: Compilation, session: Session, result: Result) -> str:
@@ -241,16 +260,7 @@ def _write_files(result: Result) -> None:
         return
     write_whole(result.folder / "explain.txt", explain(result.compilation.units))
     if result.complete:
-        values = result.to_dict()
-        recipes.write(
-            result.folder / "recipe.yaml",
-            result.config,
-            result.programs,
-            result.versions,
-            result.device,
-            result.weights,
-            {key: values[key] for key in ("status", "validation", "latency_ms") if key in values},
-        )
+        recipes.write(result.folder / recipes.FILE, _recipe_of(result))
 
 
 def _publish(result: Result, progress: Progress) -> None:

@@ -79,8 +79,12 @@ def _run(arguments: Sequence[str]) -> int:
 
 def through_hydra(task: Callable[[], None], arguments: Sequence[str]) -> int | None:
     """Call Hydra's `task` as if it were started with `arguments`; the exit code where Hydra, or Ctrl-C, ended it."""
+    from pipeline.compose import for_hydra
+
+    overrides = get_args_parser().parse_args(list(arguments)).overrides
+    flags = [text for text in arguments if text not in overrides]
     before = sys.argv
-    sys.argv = [before[0], *arguments]
+    sys.argv = [before[0], *for_hydra(overrides), *flags]
     try:
         task()
     except SystemExit as stop:

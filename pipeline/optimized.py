@@ -19,16 +19,18 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
-from pipeline.compile import Compilation, Session, compile_model, evaluating
-from pipeline.device import require_device
+from pipeline.compile import Compilation, Session, compile_model, device_in, evaluating
+from pipeline.device import describe, require_device, versions
 from pipeline.explain import explain
 from pipeline.precision import ambient_autocast
+from pipeline.recipe import hold, lines_of, recipe_of
 from pipeline.stages import service
 from pipeline.validation import validate
 from stages.capture.signature import SignatureMismatch
@@ -55,8 +57,19 @@ def optimize(model: Callable[..., Any], inputs: Any, overrides: Sequence[str] | 
         raise UserError(f"optimize: a {type(model).__name__} is no model", "pass a module or a function of tensors")
     optimized = Optimized(model, session_of(overrides))
     args, kwargs = as_call(inputs)
-    optimized.compile(*args, **kwargs)
+    _hold(optimized.compile(*args, **kwargs), optimized.session, device_in((args, kwargs)))
     return optimized
+
+
+def _hold(compilation: Compilation, session: Session, device: torch.device) -> None:
+    """Raise `ConfigError` where `recipe.strict` is set and this is not the recipe's program; weights do not count."""
+    recipe, config = session.recipe, session.config
+    if recipe is None or not config.recipe.strict:
+        return
+    here = recipe_of(config, compilation.programs, versions(), describe(device), recipe.weights)
+    own = {name: recipe.versions[name] for name in recipe.versions if name in here.versions}
+    shared = replace(recipe, versions=own, config={**recipe.config, "model": here.config["model"]})
+    hold(config.recipe, lines_of(shared, here))
 
 
 def as_call(inputs: Any) -> Call:

@@ -2,6 +2,7 @@
 
 python -m pipeline.commands.compare outputs/2026-11-30/11-20-00-bert-fp32 outputs/2026-11-30/11-25-00-bert-amp
 python -m pipeline.commands.compare outputs/2026-11-30/22-00-00-sweep --output sweep.html      # every job of a sweep
+python -m pipeline.commands.compare bert_fp32_cpu outputs/2026-11-30/11-20-00-bert-fp32        # a recipe, and a run
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from rich import box
 from rich.table import Table
 
 from pipeline.progress import plain_console
+from pipeline.recipe import find, read, shipped
 from pipeline.report import words
 from pipeline.report.compare import against, write_page
-from pipeline.report.summary import RESULTS, Summary, read_summary
+from pipeline.report.summary import RESULTS, Summary, read_summary, summary_of_recipe
 from pipeline.sweep.table import comparable, read_rows
 from stages.ir.errors import UserError
 
@@ -26,7 +28,7 @@ from stages.ir.errors import UserError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or 2 where something named is no run."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of sweeps")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, folders of sweeps, or recipes")
     parser.add_argument("--output", type=Path, default=Path("compare.html"), help="the page (default: compare.html)")
     options = parser.parse_args(arguments)
     try:
@@ -44,8 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def runs_in(folder: Path) -> list[Summary]:
-    """The run in `folder`, or every job of the sweep there. Raises `UserError` where it is neither."""
+def runs_in(named: str) -> list[Summary]:
+    """The run in the folder `named`, every job of the sweep there, or the run of the recipe of that name or path.
+
+    Raises `UserError` where it is none of them.
+    """
+    folder = Path(named)
+    if named in shipped() or folder.suffix == ".yaml" or not (folder.exists() or "/" in named):
+        return [summary_of_recipe(read(find(named)))]
     if folder.name == RESULTS:
         folder = folder.parent
     if (folder / "sweep.json").is_file():

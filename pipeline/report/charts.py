@@ -77,20 +77,24 @@ def bars(
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a scatter plot; those of one `group` that are `best` are joined by a line."""
+    """A point of a scatter plot; those of one `group` that are `best` are joined by a line.
+
+    label   what stands beside it; None: its name. The name is seen in any case where the mouse points at it
+    """
 
     name: str
     x: float
     y: float
     group: str
     best: bool
+    label: str | None = None
 
 
 _HEIGHT, _LEFT, _BOTTOM, _EDGE = 300, 64, 44, 14
 
 
 def scatter(caption: str, x_title: str, y_title: str, points: Sequence[Point]) -> Html:
-    """Points on axes from 0, so that distances are to scale; the name of each stands beside it."""
+    """Points on axes from 0, so that distances are to scale; the label of each stands beside it."""
     largest_x = 1.08 * max([point.x for point in points] + [1e-12])
     largest_y = 1.08 * max([point.y for point in points] + [1e-12])
 
@@ -110,8 +114,9 @@ def scatter(caption: str, x_title: str, y_title: str, points: Sequence[Point]) -
         css = "ours" if point.best else "peer"
         parts.append(f'<circle class="{css}" cx="{across:.1f}" cy="{up:.1f}" r="5"><title>{tip}</title></circle>')
         anchor, shift = ("end", -9) if across > _WIDTH * 0.6 else ("start", 9)
+        beside = text if point.label is None else escape(point.label)
         parts.append(
-            f'<text class="soft" x="{across + shift:.1f}" y="{up - 6:.1f}" text-anchor="{anchor}">{text}</text>'
+            f'<text class="soft" x="{across + shift:.1f}" y="{up - 6:.1f}" text-anchor="{anchor}">{beside}</text>'
         )
     label = f'role="img" aria-label="{escape(caption)}"'
     picture = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" {label}>{"".join(parts)}</svg>'

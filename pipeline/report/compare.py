@@ -7,15 +7,18 @@ in no plot. Which runs are on a Pareto front: those that no run of the same mode
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.files import write_whole
 from pipeline.report import page, words
 from pipeline.report.charts import Bar, Point, bars, scatter
 from pipeline.report.page import Cell, Html, section, tag
+from pipeline.report.pareto import Goal, front
 from pipeline.report.summary import Summary
-from stages.benchmark.statistics import Ratio, ratio_of_independent_medians
+from stages.benchmark.statistics import Ratio, interval_of_median, quotient, ratio_of_independent_medians
 
 Figure = Callable[[Summary], float | None]
 
@@ -48,10 +51,10 @@ def _sections(title: str, runs: Sequence[Summary], about: str, folder: Path, fir
         yield section("Speed", _bars(rated, f"Speed-up against {baselines}, with intervals (longer is better)"))
     yield section("Runs", tag("p", "A click on a heading sorts.", "soft small"), _table(runs, folder))
     plots = [
-        scatter(*arguments)
+        _plot(*arguments)
         for arguments in (
-            ("Latency and accuracy", "median ms", "error / eager's error", _points(runs, _latency, _error)),
-            ("Latency and memory", "median ms", "peak MiB", _points(runs, _latency, _mebibytes)),
+            ("Latency and accuracy", "median ms", "error / eager's error", points(runs, _latency, _error)),
+            ("Latency and memory", "median ms", "peak MiB", points(runs, _latency, _mebibytes)),
         )
         if arguments[3]
     ]
@@ -79,21 +82,20 @@ def _bars(rated: Sequence[Summary], caption: str) -> Html:
 
 
 def _table(runs: Sequence[Summary], folder: Path) -> Html:
-    differing = differences(runs)
+    shown = [key for key in differences(runs) if not _told_by_names(key, runs)]
     first = runs[0] if runs else None
-    headings = ["run", "status", *differing, "median ms", "speed-up", "× first run", "error", "memory", "compile"]
+    figures = ("median ms", "speed-up", "× first run", "error", "memory", "compile")
+    headings = ["#", "run", "status", *shown, *figures]
     rows = []
-    for run in runs:
-        settings: list[tuple[Cell, float | str]] = [
-            (str(run.settings.get(key, words.NONE)), str(run.settings.get(key, ""))) for key in differing
-        ]
+    for number, run in enumerate(runs):
         versus = against(first, run) if first is not None and run is not first else None
         star = "*" if run.load else ""
         rows.append(
             [
+                (str(number), number),
                 (_name(run, folder), run.name),
                 (tag("span", run.status, "yes" if run.status in _RIGHT else "no"), run.status),
-                *settings,
+                *(_setting(run.settings.get(key, words.NONE)) for key in shown),
                 (words.milliseconds(run.latency_ms) + star, _order(run.latency_ms)),
                 (words.speedup(run.speedup), _order(run.speedup.value if run.speedup else None)),
                 (words.speedup(versus), _order(versus.value if versus else None)),
@@ -105,7 +107,23 @@ def _table(runs: Sequence[Summary], folder: Path) -> Html:
                 ),
             ]
         )
-    return page.sortable(headings, rows, right=range(len(headings) - 6, len(headings)))
+    return page.sortable(headings, rows, right=range(len(headings) - len(figures), len(headings)))
+
+
+def _told_by_names(key: str, runs: Sequence[Summary]) -> bool:
+    """Whether the names of the runs, as those of a sweep, have an override that says what `key` is."""
+    group = key.split(".")[0]
+    return all(re.search(rf"(^|\s)\+*({re.escape(group)}|{re.escape(key)})=", run.name) for run in runs)
+
+
+def _setting(value: object) -> tuple[Cell, float | str]:
+    """A setting as a cell, and what it is sorted by; of a long one the beginning."""
+    text = str(value)
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return short, value if isinstance(value, (int, float)) and not isinstance(value, bool) else short
+
+
+_LONGEST = 40
 
 
 def _order(value: float | None) -> float | str:
@@ -141,12 +159,37 @@ def against(first: Summary, run: Summary) -> Ratio | None:
     same = ("model.name", "model.path", "model.batch", "model.sequence", "model.image_size")
     if first.device != run.device or any(first.settings.get(key) != run.settings.get(key) for key in same):
         return None
-    if not first.samples_ms or not run.samples_ms or {first.status, run.status} - set(_RIGHT):
+    if {first.status, run.status} - set(_RIGHT):
         return None
-    return ratio_of_independent_medians(first.samples_ms, run.samples_ms)
+    if first.samples_ms and run.samples_ms:
+        return ratio_of_independent_medians(first.samples_ms, run.samples_ms)
+    one, other = _interval(first), _interval(run)
+    return quotient(one, other) if one is not None and other is not None else None
+
+
+def _interval(run: Summary) -> Ratio | None:
+    """The median with its interval: of the samples, or as a recipe has it."""
+    return interval_of_median(run.samples_ms) if run.samples_ms else run.interval_ms
 
 
 # ---- the plots -----------------------------------------------------------------------------
+
+# Names of more points, or of more letters, would cover each other; the best points then have the numbers of the table.
+_NAMED_POINTS, _NAMED_LETTERS = 8, 24
+
+
+def _crowded(names: Sequence[str]) -> bool:
+    return len(names) > _NAMED_POINTS or max(map(len, names), default=0) > _NAMED_LETTERS
+
+
+def _plot(caption: str, x_title: str, y_title: str, placed: Sequence[tuple[int, Point]]) -> Html:
+    """The points with their names, or with numbers and the names of the best ones below."""
+    if not _crowded([point.name for _, point in placed]):
+        return scatter(caption, x_title, y_title, [point for _, point in placed])
+    numbered = [replace(point, label=str(number) if point.best else "") for number, point in placed]
+    best = sorted((point.x, number, point.name) for number, point in placed if point.best)
+    names = page.bullets(f"{number}: {name}" for _, number, name in best)
+    return tag("div", page.join((scatter(caption, x_title, y_title, numbered), tag("div", names, "soft small"))))
 
 
 def _latency(run: Summary) -> float | None:
@@ -161,23 +204,24 @@ def _mebibytes(run: Summary) -> float | None:
     return None if run.memory_bytes is None else run.memory_bytes / 2**20
 
 
-def _points(runs: Sequence[Summary], x: Figure, y: Figure) -> list[Point]:
+def points(runs: Sequence[Summary], x: Figure, y: Figure) -> list[tuple[int, Point]]:
+    """Those of `runs` that are right and have both figures, with their numbers among all.
+
+    `best` are the ones that no other one of their model beats.
+    """
     placed = [
-        (run, across, up)
-        for run in runs
+        (number, run, across, up)
+        for number, run in enumerate(runs)
         if run.status in _RIGHT and (across := x(run)) is not None and (up := y(run)) is not None
     ]
-    best = {
-        id(run)
-        for model in {run.model for run, _, _ in placed}
-        for run in front([(run, across, up) for run, across, up in placed if run.model == model])
-    }
-    return [Point(run.name, across, up, run.model, id(run) in best) for run, across, up in placed]
+    best: set[int] = set()
+    for model in {run.model for _, run, _, _ in placed}:
+        rivals = [(number, {"x": across, "y": up}) for number, run, across, up in placed if run.model == model]
+        best |= {rivals[index][0] for index in front([figures for _, figures in rivals], _LOWER)}
+    return [(number, Point(run.name, across, up, run.model, number in best)) for number, run, across, up in placed]
 
 
-def front(placed: Sequence[tuple[Summary, float, float]]) -> list[Summary]:
-    """The runs that no other one beats: none is as low in both figures and lower in one."""
-    return [run for run, x, y in placed if not any(x2 <= x and y2 <= y and (x2 < x or y2 < y) for _, x2, y2 in placed)]
+_LOWER: dict[str, Goal] = {"x": "minimize", "y": "minimize"}
 
 
 def _failure(run: Summary) -> Html:

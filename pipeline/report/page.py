@@ -45,7 +45,8 @@ svg .noise { fill: var(--noise); }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card);
   box-shadow: inset 0 -1px var(--line); white-space: nowrap; }
-td, th { padding: 6px 10px; vertical-align: top; } td { border-top: 1px solid var(--line); }
+td, th { padding: 6px 10px; vertical-align: top; } .sortable td:nth-child(2) { min-width: 190px; }
+td { border-top: 1px solid var(--line); }
 .right { text-align: right; white-space: nowrap; } tr.ours td { font-weight: 650; }
 .bar { background: var(--track); border-radius: 3px; height: 8px; width: 110px; display: inline-block;
   margin-right: 8px; }
@@ -128,7 +129,7 @@ def sortable(headings: Sequence[str], rows: Iterable[Sequence[tuple[Cell, float 
         + "</tr>"
         for row in rows
     )
-    return tag("div", Html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"), "scroll")
+    return tag("div", Html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"), "scroll sortable")
 
 
 _RIGHT = ' class="right"'

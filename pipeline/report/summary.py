@@ -1,17 +1,18 @@
-"""The few figures of a run that runs are compared by, read from its `results.json`.
+"""The few figures of a run that runs are compared by, read from its `results.json`, or from a recipe.
 
-Comes in: a run folder, or what its `results.json` holds. Goes out: a `Summary`. The file may come from elsewhere or
-from another version: whatever is not there is None.
+Comes in: a run folder, or what its `results.json` holds, or a recipe. Goes out: a `Summary`. The file may come from
+elsewhere or from another version: whatever is not there is None.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.recipe import FILE, Interval, ReadRecipe, Results
 from pipeline.report.record import OURS, flatten
 from stages.benchmark.statistics import Ratio
 from stages.ir.errors import UserError
@@ -27,7 +28,7 @@ class Summary:
     settings          the resolved config, flat
     latency_ms        median of one call of our engine; None where it was not timed, or is wrong
     items_per_second  of our engine: the batch by the median
-    samples_ms        its latency in each round
+    samples_ms        its latency in each round; interval_ms: the median with its interval, where samples were not kept
     speedup           against `baseline`, with its interval
     error_ratio       error against float64 over eager's own; relative_error: the largest one
     memory_bytes      peak of a call and what is held besides
@@ -46,6 +47,7 @@ class Summary:
     latency_ms: float | None = None
     items_per_second: float | None = None
     samples_ms: tuple[float, ...] = ()
+    interval_ms: Ratio | None = None
     baseline: str = ""
     speedup: Ratio | None = None
     error_ratio: float | None = None
@@ -103,6 +105,41 @@ def summary_of(values: Mapping[str, Any], folder: Path) -> Summary:
         load=str(benchmark.get("load", "")),
         reason=next((str(reason) for reason in reasons if reason), ""),
     )
+
+
+def summary_of_recipe(recipe: ReadRecipe) -> Summary:
+    """What a recipe holds of its run, summed up."""
+    path, results = Path(recipe.file), recipe.results or Results("unvalidated")
+    settings = flatten(recipe.config)
+    model, mode = (str(settings.get(key, "")) for key in ("model.name", "precision.mode"))
+    checked, engine = results.validation, results.engines.get(OURS)
+    reasons = checked.reasons if checked is not None else ()
+    about = Summary(
+        name=f"{model}-{mode}" if path.name == FILE else path.stem,
+        status=results.status,
+        folder=str(path.parent) if path.name == FILE else "",
+        model=model,
+        device=recipe.device,
+        settings=settings,
+        error_ratio=checked.error_ratio if checked is not None else None,
+        reason=next(iter(reasons), ""),
+    )
+    if engine is None:
+        return about
+    return replace(
+        about,
+        latency_ms=engine.latency_ms.value,
+        interval_ms=_ratio(engine.latency_ms),
+        baseline=results.baseline,
+        speedup=None if engine.speedup is None else _ratio(engine.speedup),
+        memory_bytes=engine.memory_bytes,
+        compile_seconds=engine.compile_seconds,
+        load=results.load,
+    )
+
+
+def _ratio(interval: Interval) -> Ratio:
+    return Ratio(interval.value, interval.low, interval.high)
 
 
 def _number(value: Any) -> float | None:

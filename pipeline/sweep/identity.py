@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
+from pipeline.recipe import find
 from pipeline.report.record import config_hash, plain
 
 _ROOT = Path(__file__).parents[2]
@@ -52,16 +53,16 @@ def identity_of(config: Config, device: str, versions: Mapping[str, str]) -> Ide
     code = hashlib.sha256(own_code().encode())
     if config.model.path is not None:
         code.update(user_code(config.model.path.split(":")[0].split(".")[0]).encode())
-    if config.recipe is not None:
-        code.update(Path(config.recipe).read_bytes())
+    if config.recipe.path is not None:
+        code.update(find(config.recipe.path).read_bytes())
     parts: dict[str, Any] = {
-        "config": config_hash(values),
+        "config": config_hash({**values, "recipe": {**values["recipe"], "path": None}}),
         "code": code.hexdigest()[:16],
         "device": device,
         "versions": dict(versions),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return Identity(key, parts["config"], parts["code"], device, parts["versions"])
+    return Identity(key, config_hash(values), parts["code"], device, parts["versions"])
 
 
 @lru_cache(maxsize=1)

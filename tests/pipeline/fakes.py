@@ -115,8 +115,9 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
         for name, engine in engines.items():
             engine()
             compiled = rest["compile_times"][name]
-            results.append(SimpleNamespace(name=name, latency=SimpleNamespace(median_ms=1.5), compile_time=compiled))
-        return SimpleNamespace(engines=results)
+            about = {"compile_time": compiled, "samples_ms": (1.5,), "speedup": None, "memory": None}
+            results.append(SimpleNamespace(name=name, latency=SimpleNamespace(median_ms=1.5), **about))
+        return SimpleNamespace(engines=results, baseline="eager", rounds=1, load="", confidence=0.95)
 
     runs = {"fusion": fusion, "buffers": buffers, "autotune": autotune, "codegen": codegen, "runtime": runtime}
     runs |= {"capture": capture, "validate": validate, "benchmark": benchmark}

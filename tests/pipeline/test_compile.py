@@ -18,6 +18,7 @@ from pipeline.config import Config
 from pipeline.dump import Dump
 from pipeline.optimized import signature
 from pipeline.progress import Progress
+from pipeline.recipe import FORMAT, KernelRecord, Recipe
 from stages.autotune.config import AutotuneConfig
 from stages.autotune.guess import guess
 from stages.autotune.judge import judge
@@ -294,11 +295,11 @@ def test_the_backend_refuses_a_bad_option(calls: Calls) -> None:
         torchweld("module", [], options={"precision": "apm"})  # type: ignore[arg-type]
 
 
-def judge_of(config: Config, schedules=None, device="cpu"):
+def judge_of(config: Config, recipe=None, device="cpu"):
     """The judge that the pipeline hands to fusion, with one template."""
     template = Template("product", ["mm"], devices=["cpu", "cuda"])
     config = replace(config, fusion=replace(config.fusion, templates=[template]))
-    return _judge(Session(config, schedules=schedules), torch.device(device))
+    return _judge(Session(config, recipe=recipe), torch.device(device))
 
 
 def test_a_recipe_decides_between_library_and_template_as_the_run_did(config: Config) -> None:
@@ -306,7 +307,8 @@ def test_a_recipe_decides_between_library_and_template_as_the_run_did(config: Co
     kernels = [
         SimpleNamespace(template=SimpleNamespace(kernel=SimpleNamespace(hash=name))) for name in ("known", "new")
     ]
-    judge = judge_of(config, schedules={"known": chosen})
+    recipe = Recipe(FORMAT, {}, {}, "cpu: x", kernels=(KernelRecord("mm", "known", 1, chosen.to_dict()),))
+    judge = judge_of(config, recipe)
     assert judge is not None
     assert [verdict.schedule for verdict in judge(kernels)] == [chosen, None]
 

@@ -168,6 +168,33 @@ def test_a_recipe_makes_the_same_program_without_tuning(here: Path, calls: Calls
     assert "add trust=[tests]" in capsys.readouterr().err
 
 
+def test_a_strict_run_is_the_recipe_s_or_none(here: Path, calls: Calls, monkeypatch, capsys) -> None:
+    assert torchweld(monkeypatch, *MODEL, "device=cpu") == 0
+    made = run_folder(here) / "recipe.yaml"
+    strict = (f"recipe={made.rename(here / 'mine.yaml')}", "trust=[tests]", "recipe.strict=true", "benchmark=quick")
+    assert torchweld(monkeypatch, *strict) == 0
+    recipe = yaml.safe_load((here / "mine.yaml").read_text())
+    (here / "mine.yaml").write_text(yaml.safe_dump({**recipe, "versions": {**recipe["versions"], "torch": "0"}}))
+    before = sorted((here / "outputs").rglob("*"))
+    calls.order.clear()
+    capsys.readouterr()
+    assert torchweld(monkeypatch, *strict, "precision=amp") == 2
+    said = capsys.readouterr().err
+    assert "recipe.strict: 2 differences from " in said and "\n    torch: 0 in the recipe, " in said
+    assert "\n    config.precision.mode: fp32 in the recipe, amp here" in said
+    assert calls.order == [] and sorted((here / "outputs").rglob("*")) == before
+    (here / "mine.yaml").write_text(
+        yaml.safe_dump({**recipe, "weights": "others", "kernels": [{"name": "sum", "hash": "ab"}]})
+    )
+    assert torchweld(monkeypatch, *strict) == 2
+    said = capsys.readouterr().err
+    assert "weights: others in the recipe, those that" in said
+    assert "kernel sum ab: launched once in the recipe, not there here" in said
+    assert "validate" not in calls.order and sorted((here / "outputs").rglob("*")) == before
+    assert torchweld(monkeypatch, *strict[:2], "benchmark=quick") == 0, "without recipe.strict it is told"
+    assert "against the recipe: kernel sum ab: launched once in the recipe, not there here" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -189,6 +216,8 @@ def test_a_recipe_makes_the_same_program_without_tuning(here: Path, calls: Calls
         ),
         ([*MODEL[:2], "+model.inputs.z={kind: float, shape: [2, 3]}"], "custom does not take its inputs (z: "),
         (["recipe=nowhere.yaml"], "recipe=nowhere.yaml cannot be read"),
+        (["recipe=nowhere"], "recipe: there is no 'nowhere'\n  there are, the nearest first: "),
+        (["recipe.strict=true"], "recipe.strict: holds a run to a recipe, and none is named"),
     ],
 )
 def test_what_the_user_can_mend_exits_2_with_one_message(

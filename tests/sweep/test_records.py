@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.compose import compose
-from pipeline.config import Config
+from pipeline.config import Config, RecipeConfig
 from pipeline.configure import configuration
 from pipeline.files import write_whole
 from pipeline.sweep import identity, record
@@ -58,7 +58,7 @@ def test_the_users_source_and_the_recipes_content_count(config: Config, tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     custom = replace(config.model, library="custom", path="my_models:make", architecture=None, pretrained=None)
     recipe = tmp_path / "recipe.yaml"
-    mine = replace(config, model=custom, recipe=str(recipe))
+    mine = replace(config, model=custom, recipe=RecipeConfig(str(recipe)))
     keys = set()
     for file in ("my_models.py", "layers_of_mine.py", "recipe.yaml"):
         for text in ("# one", "# two"):
@@ -68,6 +68,10 @@ def test_the_users_source_and_the_recipes_content_count(config: Config, tmp_path
             keys.add(identity_of(mine, "cpu", VERSIONS).key)
     assert len(keys) == 6
     assert identity_of(mine, "cpu", VERSIONS).key in keys
+    copy = recipe.with_name("copy.yaml")
+    copy.write_text(recipe.read_text())
+    assert identity_of(replace(mine, recipe=RecipeConfig(str(copy))), "cpu", VERSIONS).key in keys
+    assert identity_of(replace(mine, recipe=RecipeConfig(str(copy), True)), "cpu", VERSIONS).key not in keys
 
 
 def test_what_is_kept() -> None:

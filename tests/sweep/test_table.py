@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.commands.compare import main as compare
-from pipeline.report.compare import against, differences, front, render_page
+from pipeline.report.compare import against, differences, points, render_page
 from pipeline.report.record import write_results
 from pipeline.report.summary import Summary, read_summary
 from pipeline.sweep import table
@@ -119,10 +119,27 @@ def run(name: str, latency: float, error: float, **more) -> Summary:
     return Summary(name, "passed", model="bert", latency_ms=latency, error_ratio=error, **more)
 
 
-def test_the_front_is_what_no_other_beats() -> None:
+def test_joined_are_the_runs_that_no_other_of_their_model_beats() -> None:
     runs = [run("a", 1.0, 3.0), run("b", 2.0, 1.0), run("c", 2.0, 3.0), run("d", 2.5, 0.5), run("e", 1.0, 3.0)]
-    placed = [(each, each.latency_ms or 0.0, each.error_ratio or 0.0) for each in runs]
-    assert [each.name for each in front(placed)] == ["a", "b", "d", "e"]
+    runs += [replace(run("f", 9.0, 9.0), model="vit"), replace(run("g", 0.1, 0.1), status="failed")]
+    placed = points(runs, lambda each: each.latency_ms, lambda each: each.error_ratio)
+    assert [(number, point.name, point.group) for number, point in placed if point.best] == [
+        *((0, "a", "bert"), (1, "b", "bert"), (3, "d", "bert"), (4, "e", "bert")),
+        (5, "f", "vit"),
+    ]
+
+
+def test_many_points_have_the_numbers_of_the_table(tmp_path: Path) -> None:
+    runs = [run(f"precision=p{place}", 1.0 + place, 9.0 - place % 5) for place in range(12)]
+    runs = [replace(each, settings={"precision.mode": each.name[-2:], "fusion.rules": "x" * 99}) for each in runs]
+    runs[0] = replace(runs[0], settings={"precision.mode": "p0", "fusion.rules": "y" * 99})
+    text = render_page("many", runs, "", tmp_path)
+    assert [part.partition("</li>")[0] for part in text.split("<li>")[1:]] == [
+        f"{place}: precision=p{place}" for place in range(5)
+    ]
+    assert ">4</text>" in text and ">5</text>" not in text and "precision=p11: 12 median ms" in text
+    assert ">precision.mode<" not in text, "the names say it"
+    assert "y" * 40 + "…" in text and "y" * 41 not in text
 
 
 def test_runs_are_set_against_each_other_only_where_they_did_the_same() -> None:
