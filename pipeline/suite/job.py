@@ -32,7 +32,6 @@ from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from stages.ir.errors import UserError
 
 COMPILED = ("capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime", "validate")
-_IN_EAGER = ("capture failed, and this part runs in eager: ", "a graph runs in eager, since ")
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,11 @@ def overrides_of(job: Job, settings: Settings) -> list[str]:
     else:
         lines.append(f"stages=[{','.join(COMPILED)}]")
     return [*lines, "validate.bisect=false", *settings.overrides]
+
+
+def perform(argument: tuple[Job, Settings, Path], tell: Callable[[object], None]) -> Record:
+    """`run`, as `pipeline.pool` calls it."""
+    return run(*argument)
 
 
 def run(job: Job, settings: Settings, folder: Path) -> Record:
@@ -105,12 +109,11 @@ def _filled(record: Record, result: Result) -> Record:
     notes = [note for note in result.notes if not note.startswith("graph break at ")]
     record = replace(record, versions=result.versions, device=result.device, notes=tuple(map(_one_line, notes)))
     if result.compilation is not None:
-        parts = [note.removeprefix(start) for start in _IN_EAGER for note in notes if note.startswith(start)]
         record = replace(
             record,
             graphs=len(result.compilation.units),
             breaks=tuple(_one_line(str(place)) for place in result.compilation.breaks),
-            eager_parts=tuple(map(_one_line, parts)),
+            eager_parts=tuple(map(_one_line, result.compilation.eager)),
             fused=values["launches"],
             library=values["library_calls"],
             arena_bytes=values["arena_bytes"],
