@@ -4,9 +4,9 @@ oneDNN blocks a weight for its kernels at each call unless it gets it blocked al
 BERT takes half the time (docs/measurements/cpu_first_runs.md). The steps carry attr "none"; fusion may give them an
 epilogue.
 
-In float32 oneDNN adds up a linear layer's products in one chain where MKL, which eager calls, makes several: over 768 of
-them its error is twice eager's, and what follows may enlarge that (docs/measurements/suite_cpu_smoke.md). So `prepack`
-leaves long sums to the call that eager makes, and `prepack_long_sums`, which no config lists, trades the error for time.
+In float32 oneDNN adds up the products of a linear layer in one chain, MKL, which eager calls, in several: over 768 of
+them its error is twice eager's, and what follows may enlarge it (docs/measurements/suite_cpu_smoke.md). So `prepack`
+leaves long sums to the call that eager makes; `prepack_long_sums`, which no config lists, trades the error for time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stages.rewrite.edit import aten, call, calls, fake_mode_of, frozen_values, 
 
 mkldnn = torch.ops.mkldnn
 
-# The most products that oneDNN adds up with no larger error than MKL does, measured against float64 on AVX2; over 256 of
-# them its error is 1.4 times MKL's. One row is added up otherwise, and with the smaller error of the two.
+# The most products that oneDNN adds up with no larger error than MKL does, measured against float64 on AVX2; over 256
+# its error is 1.4 times MKL's. One row is added up otherwise, and with the smaller error of the two.
 LONGEST_SUM = 192
 
 
