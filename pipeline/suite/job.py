@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from pipeline.result import Result
 from pipeline.stages import service
 from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from stages.ir.errors import UserError
+
+Wrap = Callable[[Any], Callable[..., Any]]
 
 COMPILED = ("capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime", "validate")
 
@@ -96,7 +99,7 @@ def run(job: Job, settings: Settings, folder: Path) -> Record:
     if result is not None:
         record = _filled(record, result)
         if record.breaks or record.eager_parts:
-            record = replace(record, peer_breaks=_peer_breaks(result))
+            record = replace(record, peer_breaks=peer_breaks(partial(_call, result.config)))
         if record.status == "error" and (why := _why_eager_fails(result)):
             record = replace(record, status=EAGER_FAILS, reason=_one_line(why))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -141,12 +144,16 @@ def _with_times(record: Record, benchmark: Any) -> Record:
     )
 
 
-def _peer_breaks(result: Result) -> tuple[str, ...] | None:
-    """Where Dynamo breaks the model for any other compiler, as `file:line`; None where it fails."""
+def peer_breaks(call: Callable[[Wrap], None]) -> tuple[str, ...] | None:
+    """Where Dynamo breaks a model for any other compiler, as `file:line`; None where it fails.
+
+    call   calls the model, wrapped
+    """
     torch._dynamo.reset()
     log = service("break_log")()
     try:
-        _call(result.config, torch._dynamo.explain)
+        # `torch._dynamo.explain` would end with a reset, which takes the reasons away.
+        call(partial(torch.compile, backend="eager"))
     except Exception:
         traceback.print_exc()
         return None
@@ -162,7 +169,7 @@ def _why_eager_fails(result: Result) -> str:
     return ""
 
 
-def _call(config: Config, wrap: Callable[[Any], Callable[..., Any]]) -> None:
+def _call(config: Config, wrap: Wrap) -> None:
     """Call the config's model anew, wrapped, as eager runs it."""
     model = load(config.model, config.seed, torch.device(config.device.kind))
     args, kwargs = narrowed(*model.inputs(config.seed), config.precision)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from pipeline.suite import pool, record, table
+from pipeline.suite import job, pool, record, table
 from pipeline.suite.job import Settings, overrides_of
 from pipeline.suite.record import Job, Record
 from scripts import suite as script
@@ -71,27 +72,38 @@ def test_a_job_is_an_ordinary_run() -> None:
     assert timed[-1] == "fusion=none"
 
 
+def _breaks_here(value: torch.Tensor) -> torch.Tensor:
+    return value + 1 if value.sum().item() > 0 else value - 1
+
+
+def test_the_breaks_of_any_other_compiler_are_known_by_their_place() -> None:
+    line = _breaks_here.__code__.co_firstlineno + 1
+    with torch.no_grad():
+        assert job.peer_breaks(lambda wrap: wrap(_breaks_here)(torch.ones(3))) == (f"{__file__}:{line}",)
+        assert job.peer_breaks(lambda wrap: wrap(torch.relu)(torch.ones(3))) == ()
+
+
 # ---- processes -----------------------------------------------------------------------------
 
 
 def _stand_in(argument: tuple[Job, Settings, Path], tell: object) -> Record:
     """Stands in for a job, by its name."""
-    job, _, folder = argument
+    work, _, folder = argument
     print("in", folder.name)
-    if job.name == "dies":
+    if work.name == "dies":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if job.name == "server_dies":
+    if work.name == "server_dies":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1000)
-    if job.name == "hangs":
+    if work.name == "hangs":
         time.sleep(1000)
-    if job.name == "grows":
+    if work.name == "grows":
         kept = bytearray(b"x") * (300 << 20)
         time.sleep(1000)
         del kept
-    if job.name == "raises":
+    if work.name == "raises":
         raise ValueError("no such thing")
-    return Record(job.name, job.precision, "passed")
+    return Record(work.name, work.precision, "passed")
 
 
 def test_what_becomes_of_a_job_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
