@@ -84,6 +84,7 @@ class Compilation:
     slots    what calls the graphs' executables, in the order of capture
     breaks   where Dynamo had to split the model
     notes    what capture had to say
+    eager    the parts of the model that were left to eager
     """
 
     model: Run
@@ -92,6 +93,7 @@ class Compilation:
     slots: tuple[Any, ...] = ()
     breaks: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
+    eager: tuple[str, ...] = ()
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -128,7 +130,8 @@ def compile_model(model: Run, args: Sequence[Any], kwargs: Mapping[str, Any], se
             compile_slot(slot)
     captured.when_new(compile_slot)
     call = taking_any(captured.call, config.precision)
-    return Compilation(inner, call, units, tuple(captured.slots), tuple(captured.breaks), tuple(captured.notes))
+    told = (tuple(each) for each in (captured.slots, captured.breaks, captured.notes, captured.eager))
+    return Compilation(inner, call, units, *told)
 
 
 def compile_graph(graph: Graph, session: Session, number: int = 0) -> Unit:

@@ -30,7 +30,7 @@ from pipeline.models.suite import Entry, entries
 from pipeline.suite import record as records
 from pipeline.suite import table
 from pipeline.suite.job import Settings
-from pipeline.suite.pool import run_jobs
+from pipeline.suite.pool import Limits, run_jobs
 from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from pipeline.tracking import Payload, TrackingConfig, TrackingError, default_uri, git_revision, send, write_payload
 from stages.benchmark.config import PEERS
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further override")
     parser.add_argument("--workers", type=int, default=1, help="jobs at a time (default: 1)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one job (default: 600)")
+    parser.add_argument("--memory", type=float, default=0.0, help="MiB for one job (default: no limit)")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="the output folder (default: outputs)")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with the run in this folder")
     parser.add_argument("--again", action="store_true", help="with --resume: also what did not pass")
@@ -112,7 +113,8 @@ def _run(options: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that jobs end with the run
     begin = time.time()
     try:
-        for number, record in enumerate(run_jobs(todo, settings, folder / "jobs", options.workers, options.timeout)):
+        limits = Limits(options.workers, options.timeout, options.memory)
+        for number, record in enumerate(run_jobs(todo, settings, folder / "jobs", limits)):
             records.append(lines, record)
             done[record.job] = record
             print(f"{number + 1:4}/{len(todo)} {_line(record)}", flush=True)

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ from pipeline.stages import service
 from pipeline.suite.record import EAGER_FAILS, PASSED, Job, Record
 from stages.ir.errors import UserError
 
+Wrap = Callable[[Any], Callable[..., Any]]
+
 COMPILED = ("capture", "precision", "rewrite", "fusion", "buffers", "autotune", "codegen", "runtime", "validate")
-_IN_EAGER = ("capture failed, and this part runs in eager: ", "a graph runs in eager, since ")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ def overrides_of(job: Job, settings: Settings) -> list[str]:
     return [*lines, "validate.bisect=false", *settings.overrides]
 
 
+def perform(argument: tuple[Job, Settings, Path], tell: Callable[[object], None]) -> Record:
+    """`run`, as `pipeline.pool` calls it."""
+    return run(*argument)
+
+
 def run(job: Job, settings: Settings, folder: Path) -> Record:
     """Do the job in `folder`, which is made."""
     begin = time.perf_counter()
@@ -92,7 +99,7 @@ def run(job: Job, settings: Settings, folder: Path) -> Record:
     if result is not None:
         record = _filled(record, result)
         if record.breaks or record.eager_parts:
-            record = replace(record, peer_breaks=_peer_breaks(result))
+            record = replace(record, peer_breaks=peer_breaks(partial(_call, result.config)))
         if record.status == "error" and (why := _why_eager_fails(result)):
             record = replace(record, status=EAGER_FAILS, reason=_one_line(why))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -105,12 +112,11 @@ def _filled(record: Record, result: Result) -> Record:
     notes = [note for note in result.notes if not note.startswith("graph break at ")]
     record = replace(record, versions=result.versions, device=result.device, notes=tuple(map(_one_line, notes)))
     if result.compilation is not None:
-        parts = [note.removeprefix(start) for start in _IN_EAGER for note in notes if note.startswith(start)]
         record = replace(
             record,
             graphs=len(result.compilation.units),
             breaks=tuple(_one_line(str(place)) for place in result.compilation.breaks),
-            eager_parts=tuple(map(_one_line, parts)),
+            eager_parts=tuple(map(_one_line, result.compilation.eager)),
             fused=values["launches"],
             library=values["library_calls"],
             arena_bytes=values["arena_bytes"],
@@ -138,12 +144,16 @@ def _with_times(record: Record, benchmark: Any) -> Record:
     )
 
 
-def _peer_breaks(result: Result) -> tuple[str, ...] | None:
-    """Where Dynamo breaks the model for any other compiler, as `file:line`; None where it fails."""
+def peer_breaks(call: Callable[[Wrap], None]) -> tuple[str, ...] | None:
+    """Where Dynamo breaks a model for any other compiler, as `file:line`; None where it fails.
+
+    call   calls the model, wrapped
+    """
     torch._dynamo.reset()
     log = service("break_log")()
     try:
-        _call(result.config, torch._dynamo.explain)
+        # `torch._dynamo.explain` would end with a reset, which takes the reasons away.
+        call(partial(torch.compile, backend="eager"))
     except Exception:
         traceback.print_exc()
         return None
@@ -159,7 +169,7 @@ def _why_eager_fails(result: Result) -> str:
     return ""
 
 
-def _call(config: Config, wrap: Callable[[Any], Callable[..., Any]]) -> None:
+def _call(config: Config, wrap: Wrap) -> None:
     """Call the config's model anew, wrapped, as eager runs it."""
     model = load(config.model, config.seed, torch.device(config.device.kind))
     args, kwargs = narrowed(*model.inputs(config.seed), config.precision)

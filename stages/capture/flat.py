@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,8 @@ class Captured:
     breaks  where Dynamo could not go on; empty for one whole graph
     call    the model's own signature and results; a `FlatCaller` where the call is one graph, past Dynamo
     notes   what the user should know: why the call goes through Dynamo, what runs in eager
+    eager   the parts of the model that run in eager: for one that Dynamo gave up its place, for a graph that was left
+            as Dynamo made it what it has
     """
 
     graphs: list[Graph]
@@ -55,6 +57,7 @@ class Captured:
     breaks: list[GraphBreak]
     call: Callable[..., Any]
     notes: list[str] = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
     _recorder: Recorder | None = None
 
     def when_new(self, compile_slot: Callable[[Slot], None]) -> None:
@@ -140,8 +143,8 @@ class _Recording:
         snapshot.put_back()
         if isinstance(call, str):
             note = f"calls go through Dynamo's guards: {call}"
-            return self._captured(recorder, [], self._under_context(compiled), [note])
-        return self._captured(recorder, [], call, [])
+            return self._captured(recorder, self._under_context(compiled), notes=[note])
+        return self._captured(recorder, call)
 
     def in_parts(self, first: _Stopped) -> Captured:
         """The capture of a call in which Dynamo stopped at `first`."""
@@ -153,17 +156,24 @@ class _Recording:
         # What stops a whole graph need not stop a part: Dynamo may break before it, or trace the part otherwise.
         breaks = log.breaks([first.place] if first.is_break else [])
         failures = log.failures() or ([] if breaks else [first.place])
-        notes = [f"capture failed, and this part runs in eager: {place}" for place in failures]
-        return self._captured(recorder, breaks, self._under_context(compiled, **suppress), notes)
+        return self._captured(recorder, self._under_context(compiled, **suppress), breaks, failures)
 
     def _captured(
-        self, recorder: Recorder, breaks: list[GraphBreak], call: Callable[..., Any], notes: list[str]
+        self,
+        recorder: Recorder,
+        call: Callable[..., Any],
+        breaks: Sequence[GraphBreak] = (),
+        failures: Sequence[GraphBreak] = (),
+        notes: Sequence[str] = (),
     ) -> Captured:
         slots = recorder.slots
         recorder.stop(for_good=isinstance(call, FlatCaller))
+        said = [*notes, *(f"capture failed, and this part runs in eager: {place}" for place in failures)]
         if not slots:
-            notes = [*notes, "no graph was captured: the model runs in eager"]
-        return Captured([slot.graph for slot in slots], slots, breaks, call, [*notes, *recorder.notes], recorder)
+            said.append("no graph was captured: the model runs in eager")
+        said += [f"a graph runs in eager, since {reason}" for reason in recorder.eager]
+        eager = [*map(str, failures), *recorder.eager]
+        return Captured([slot.graph for slot in slots], slots, list(breaks), call, said, eager, recorder)
 
     def _call(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
         leaves, containers = (self.signature.leaves, self.signature.containers) if self.signature else ([], [])

@@ -48,9 +48,10 @@ class RecordedCall:
 class Recorder:
     """A Dynamo backend; see the head of this file.
 
-    strict    a failure to compile a graph is raised; otherwise the graph runs as Dynamo made it, with a note
+    strict    a failure to compile a graph is raised; otherwise the graph runs as Dynamo made it
     snapshot  what keeps the tensors that a graph is about to write to; None while not recording
     refused   why a graph was not compiled, if strict
+    eager     why graphs were left to eager, if not strict: what each has, as a clause
     calls     the calls of graphs while recording; `stop()` ends recording
     late      called with each slot made after `stop()`: for a new batch size, or a backward graph traced late
     """
@@ -58,7 +59,7 @@ class Recorder:
     def __init__(self, sizes_kept: int, strict: bool) -> None:
         self.slots: list[Slot] = []
         self.calls: list[RecordedCall] = []
-        self.notes: list[str] = []
+        self.eager: list[str] = []
         self.snapshot: Snapshot | None = None
         self.refused: Exception | None = None
         self.late: Callable[[Slot], None] | None = None
@@ -75,8 +76,7 @@ class Recorder:
             if self._strict:
                 self.refused = error
                 raise
-            reason = f"it has {error}" if isinstance(error, LeftToEager) else break_of_model(error).reason
-            self.notes.append(f"a graph runs in eager, since {reason}")
+            self.eager.append(f"it has {error}" if isinstance(error, LeftToEager) else break_of_model(error).reason)
             return module.forward
 
         holder = [compiled]

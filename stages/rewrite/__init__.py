@@ -20,7 +20,7 @@ from stages.rewrite.masks import fold_masks
 from stages.rewrite.pad import pad_unaligned
 from stages.rewrite.pointwise import pointwise_to_linear
 from stages.rewrite.pooling import pool_to_maxima
-from stages.rewrite.prepack import prepack
+from stages.rewrite.prepack import prepack, prepack_long_sums
 from stages.rewrite.propagate import outputs_of, propagate
 from stages.rewrite.siblings import merge_siblings
 from stages.rewrite.stems import patches_to_linear, space_to_depth
@@ -40,6 +40,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "merge_siblings": merge_siblings,
     "pad_unaligned": pad_unaligned,
     "prepack": prepack,
+    "prepack_long_sums": prepack_long_sums,
     "fold_constants": fold_constants,
     "fold_masks": fold_masks,
     "fuse_attention": fuse_attention,

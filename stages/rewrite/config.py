@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stages.ir.errors import choose
 
-PASSES = (
+DEFAULT = (
     "remove_identities",
     "remove_duplicates",
     "remove_dead",
@@ -25,13 +25,14 @@ PASSES = (
     "fold_masks",
     "fuse_attention",
 )
+PASSES = (*DEFAULT, "prepack_long_sums")
 
 
 @dataclass(frozen=True)
 class RewriteConfig:
     """passes: the rewrites, in order; each is a function of that name in `stages.rewrite`."""
 
-    passes: list[str] = field(default_factory=lambda: list(PASSES))
+    passes: list[str] = field(default_factory=lambda: list(DEFAULT))
 
     def __post_init__(self) -> None:
         for name in self.passes:

@@ -166,6 +166,7 @@ def test_a_graph_that_cannot_be_traced_runs_in_eager(monkeypatch):
     model = nn.Linear(4, 4)
     result = captured(model, value, fullgraph=False)
     assert any("cannot trace this" in note for note in result.notes)
+    assert len(result.eager) == 1 and "cannot trace this" in result.eager[0]
     assert_same(result.call(value), model(value))
 
 

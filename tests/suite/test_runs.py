@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from pipeline.suite import pool, record, table
+from pipeline.suite import job, pool, record, table
 from pipeline.suite.job import Settings, overrides_of
 from pipeline.suite.record import Job, Record
 from scripts import suite as script
@@ -70,28 +72,61 @@ def test_a_job_is_an_ordinary_run() -> None:
     assert timed[-1] == "fusion=none"
 
 
+def _breaks_here(value: torch.Tensor) -> torch.Tensor:
+    return value + 1 if value.sum().item() > 0 else value - 1
+
+
+def test_the_breaks_of_any_other_compiler_are_known_by_their_place() -> None:
+    line = _breaks_here.__code__.co_firstlineno + 1
+    with torch.no_grad():
+        assert job.peer_breaks(lambda wrap: wrap(_breaks_here)(torch.ones(3))) == (f"{__file__}:{line}",)
+        assert job.peer_breaks(lambda wrap: wrap(torch.relu)(torch.ones(3))) == ()
+
+
 # ---- processes -----------------------------------------------------------------------------
 
 
-def _sleep(job: Job, settings: Any, folder: Path, answer: Any, timeout_seconds: float) -> None:
+def _stand_in(argument: tuple[Job, Settings, Path], tell: object) -> Record:
     """Stands in for a job, by its name."""
-    os.setsid()
-    if job.name == "dies":
+    work, _, folder = argument
+    print("in", folder.name)
+    if work.name == "dies":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if job.name == "hangs":
-        signal.pause()
-    answer.send(Record(job.name, job.precision, "passed"))
+    if work.name == "server_dies":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+    if work.name == "hangs":
+        time.sleep(1000)
+    if work.name == "grows":
+        kept = bytearray(b"x") * (300 << 20)
+        time.sleep(1000)
+        del kept
+    if work.name == "raises":
+        raise ValueError("no such thing")
+    return Record(work.name, work.precision, "passed")
 
 
-def test_a_job_that_dies_or_hangs_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pool, "_child", _sleep)
-    monkeypatch.setattr(pool, "_PRELOAD", ())
-    jobs = [Job("dies", "fp32"), Job("resnet18", "fp32")]
-    found = {one.name: one for one in pool.run_jobs(jobs, Settings(), tmp_path, workers=2, timeout_seconds=600)}
-    assert (found["dies"].status, found["dies"].reason) == ("died", "signal SIGSEGV")
-    assert found["resnet18"].status == "passed"
-    (hung,) = pool.run_jobs([Job("hangs", "fp32")], Settings(), tmp_path, workers=2, timeout_seconds=2)
-    assert (hung.status, hung.reason) == ("timeout", "no answer in 2 s")
+def test_what_becomes_of_a_job_costs_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pool, "_WARM", ())
+
+    def outcomes(*names: str, **limits: float) -> dict[str, tuple[str, str]]:
+        jobs = [Job(name, "fp32") for name in names]
+        function = f"{__name__}:_stand_in"
+        records = list(pool.run_jobs(jobs, Settings(), tmp_path, pool.Limits(workers=2, **limits), function))
+        assert sorted(one.name for one in records) == sorted(names)
+        return {one.name: (one.status, one.reason) for one in records}
+
+    assert outcomes("dies", "raises", "resnet18") == {
+        "dies": ("died", "signal SIGSEGV"),
+        "raises": ("died", "ValueError: no such thing"),
+        "resnet18": ("passed", ""),
+    }
+    assert "in resnet18-fp32" in (tmp_path / "resnet18-fp32" / "log.txt").read_text()
+    assert outcomes("hangs", timeout_seconds=2) == {"hangs": ("timeout", "no answer in 2 s")}
+    assert outcomes("grows", memory_mib=200) == {"grows": ("died", "used more than 200 MiB")}
+    after = outcomes("server_dies", "resnet18", "gpt2")
+    assert after["server_dies"][0] == "died"
+    assert after["gpt2"] == ("passed", "")
 
 
 # ---- the table -----------------------------------------------------------------------------
