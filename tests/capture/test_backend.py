@@ -209,3 +209,16 @@ def test_weights_that_the_compiler_computes_with_are_real():
     call = torch.compile(model, backend=make_backend(compiler))
     with torch.autocast("cpu", torch.bfloat16):
         assert call(torch.randn(3, 4)).dtype is torch.bfloat16
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "function", [torch.linalg.pinv, lambda x: torch.linalg.lstsq(x[:, :2], x, driver="gels")], ids=["pinv", "lstsq"]
+)
+def test_the_first_call_is_as_right_as_the_second(function):
+    """AOTAutograd watches the first one with a dispatch mode, under which eager's kernels lose a conjugate."""
+    value = torch.randn(4, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    eager = torch.utils._pytree.tree_leaves(function(value))
+    _, model = compiled(function)
+    for _ in range(2):
+        torch.testing.assert_close(torch.utils._pytree.tree_leaves(model(value)), eager)
