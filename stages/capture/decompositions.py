@@ -41,7 +41,7 @@ dot vdot mv addr fill isneginf isposinf logaddexp2 mvlgamma relu6 special_entr s
 _POINTWISE_BACKWARD = """
 elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
 leaky_relu_backward logit_backward log_sigmoid_backward mish_backward _prelu_kernel_backward sigmoid_backward
-silu_backward softplus_backward tanh_backward threshold_backward native_dropout_backward
+silu_backward softplus_backward tanh_backward threshold_backward
 """
 
 _LOSSES = """
@@ -138,6 +138,21 @@ def _group_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return y.contiguous(memory_format=layout), mean, rstd
 
 
+def _log_sigmoid(x: torch.Tensor) -> Any:
+    """`log_sigmoid_forward` as eager lays its result out on a CPU: contiguous. torch's FakeTensors keep x's strides."""
+    if x.device.type != "cpu" or x.is_contiguous():
+        return NotImplemented
+    return torch.ops.aten.log_sigmoid_forward.default(x.contiguous())
+
+
+def _native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """In eager's order (ATen/native/Dropout.cpp): torch scales the mask, which rounds the scale."""
+    result = gradient * mask * scale
+    if result.device.type == "cpu":
+        return result
+    return result.clone(memory_format=torch._prims_common.suggest_memory_format(gradient))
+
+
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
     """While tracing: without torch's Python kernels for what is in `WHOLE`, and with our own of `_OWN_KERNELS`.
@@ -177,5 +192,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     ours: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.split_with_sizes.default: _slices,
         torch.ops.aten.native_group_norm.default: _group_norm,
+        torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
+        torch.ops.aten.native_dropout_backward.default: _native_dropout_backward,
     }
     return {**get_decompositions(operators), **ours}

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 # Functions whose FakeTensor has other strides than eager's result; tracing knows better (`decompositions.py`).
-UNTRUE = frozenset({"group_norm"})
+UNTRUE = frozenset({"group_norm", "log_sigmoid"})
 
 
 def returned_by(module: fx.GraphModule) -> list[Any]:

@@ -222,3 +222,14 @@ def test_the_first_call_is_as_right_as_the_second(function):
     _, model = compiled(function)
     for _ in range(2):
         torch.testing.assert_close(torch.utils._pytree.tree_leaves(model(value)), eager)
+
+
+@torch.no_grad()
+def test_the_gradient_of_dropout_is_scaled_after_it_is_masked():
+    """A mask times the scale is rounded to the gradient's type; and -5 * 0.0 is no 0."""
+    mask = torch.tensor([True, False, True])
+    for gradient in (torch.tensor([3.0, -5.0, 7.0]).bfloat16(), torch.tensor([3, -5, 7])):
+        eager = torch.ops.aten.native_dropout_backward(gradient, mask, 1 / 0.9)
+        _, model = compiled(torch.ops.aten.native_dropout_backward)
+        ours = model(gradient, mask, 1 / 0.9)
+        assert torch.equal(ours, eager) and torch.equal(torch.signbit(ours), torch.signbit(eager))

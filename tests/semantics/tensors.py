@@ -212,6 +212,7 @@ IMAGE = {
     "group_norm": lambda x, y: F.group_norm(y, 2),
     "group_norm of nchw": lambda x, y: F.group_norm(x, 2),
     "group_norm, affine": lambda x, y: F.group_norm(y, 2, torch.ones(4), torch.zeros(4)) + 1,
+    "logsigmoid": lambda x, y: F.logsigmoid(y),
     "instance_norm": lambda x, y: F.instance_norm(y),
     "batch_norm": lambda x, y: F.batch_norm(y, torch.zeros(4), torch.ones(4)),
     "batch_norm in training": lambda x, y: F.batch_norm(y, None, None, training=True),
