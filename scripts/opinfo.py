@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from scripts.operators.cases import DTYPES, chosen
 from scripts.operators.pool import run_all
 from scripts.operators.table import Exceptions, failed, failures, read_exceptions, summary
@@ -36,25 +34,22 @@ QUICK_OPERATORS = (
 QUICK_DTYPES = "float32,bfloat16,int64,bool"
 QUICK_SAMPLES = 2
 
-# What these need of torch, every operator needs or most do.
-WARM_UP = ("add", "sum", "softmax", "cat", "nn.functional.linear", "index_put", "clamp", "linalg.norm")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 where everything agrees, 1 where something differs, 2 where nothing was asked for."""
     options = _parser().parse_args(arguments)
     exceptions = read_exceptions()
-    torch.set_num_threads(1)  # before the first fork: a forked process has no threads of its parent's
     before = _read(options.results) if options.resume or options.failed else {}
     tasks = _tasks(options, exceptions, before)
     if not tasks and not before:
         print("no operator of torch's list fits --ops and --dtypes", file=sys.stderr)
         return 2
-    _warm_up(options)
+    if options.interpreter:
+        os.environ["TRITON_INTERPRET"] = "1"  # read by the processes that import Triton
     options.results.parent.mkdir(parents=True, exist_ok=True)
     records = dict(before)
     start = time.monotonic()
-    records_of = run_all(tasks, options.jobs, options.timeout_seconds, options.together)
+    records_of = run_all(tasks, options.jobs, options.timeout_seconds, options.together, options.interpreter)
     with options.results.open("a" if before else "w") as file:
         for done, record in enumerate(records_of, 1):
             file.write(json.dumps(record) + "\n")
@@ -85,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="leave out what --results has")
     parser.add_argument("--failed", action="store_true", help="only what failed in --results")
     parser.add_argument("--results", type=Path, default=Path("outputs/opinfo.jsonl"), help="default: %(default)s")
-    parser.add_argument("--timeout-seconds", type=float, default=600.0, help="of one operator and dtype")
+    parser.add_argument(
+        "--timeout-seconds", type=float, default=600.0, help="of one step: some samples, in eager or compiled"
+    )
     parser.add_argument("overrides", nargs="*", help="of the config, such as fusion=none")
     return parser
 
@@ -110,18 +107,6 @@ def _tasks(options: argparse.Namespace, exceptions: Exceptions, before: dict[tup
         Task(name, dtype, options.device, samples, name in exceptions.uninitialised, tuple(options.overrides))
         for name, dtype in pairs[first::step]
     ]
-
-
-def _warm_up(options: argparse.Namespace) -> None:
-    """Import and initialise in this process what every forked one needs. CUDA does not survive a fork."""
-    from scripts.operators import task
-
-    if options.interpreter:
-        os.environ["TRITON_INTERPRET"] = "1"
-        task.print_triton()
-    if options.device == "cpu":
-        tasks = [Task(name, "float32", samples=2, overrides=tuple(options.overrides)) for name in WARM_UP]
-        task.run_tasks(tasks, lambda _: None)
 
 
 if __name__ == "__main__":

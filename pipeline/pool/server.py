@@ -38,13 +38,14 @@ _DUMP_SECONDS = 1.0  # that a job has to write where it hangs, before it is kill
 
 @dataclass
 class _Job:
-    """A task that runs. ends_at: when it is killed; silent: it has closed its channel, and says nothing more."""
+    """A task that runs. heard: when it last told something; ends_at: when it is killed; silent: no channel is left."""
 
     task: Task
     process: int
     channel: Connection
     started: float
     oom_kills: int | None
+    heard: float
     waited: float = 0.0
     waiting_since: float | None = None
     cause: str = ""
@@ -128,7 +129,8 @@ class Server:
             finally:
                 os._exit(code)
         theirs.close()
-        self.jobs[process] = _Job(task, process, ours, time.monotonic(), kills)
+        now = time.monotonic()
+        self.jobs[process] = _Job(task, process, ours, now, kills, now)
 
     def _reap(self) -> None:
         """Take leave of every process that has ended; tell of those that were tasks."""
@@ -170,14 +172,21 @@ class Server:
         """Kill what is over its limits. A job that hangs first writes into its log where it is."""
         now = time.monotonic()
         for job in self.jobs.values():
-            limit = job.task.timeout_seconds
-            if not job.cause and limit and now - job.started - job.waited_until(now) > limit:
-                job.cause, job.ends_at = "timeout", now + _DUMP_SECONDS
+            if not job.cause and (cause := _over_time(job, now)):
+                job.cause, job.ends_at = cause, now + _DUMP_SECONDS
                 os.kill(job.process, signal.SIGUSR1)
             if not job.cause and job.task.memory_mib and _too_large(job, now):
                 job.cause, job.ends_at = "memory", now
             if job.ends_at is not None and now >= job.ends_at:
                 processes.kill_group(job.process)
+
+
+def _over_time(job: _Job, now: float) -> str:
+    """The limit that a job is over, if any."""
+    limit, silence = job.task.timeout_seconds, job.task.silence_seconds
+    if limit and now - job.started - job.waited_until(now) > limit:
+        return "timeout"
+    return "silence" if silence and job.waiting_since is None and now - job.heard > silence else ""
 
 
 def _too_large(job: _Job, now: float) -> bool:
@@ -195,6 +204,7 @@ def _hear(job: _Job, connection: Connection) -> None:
     try:
         while job.channel.poll():
             kind, value = job.channel.recv()
+            job.heard = time.monotonic()
             if kind == "returned":
                 job.value = value
             elif kind == "raised":

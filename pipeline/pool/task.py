@@ -15,6 +15,7 @@ class Task:
     log               the file that its output is appended to; empty drops it
     command           what `sys.argv` is in the process
     timeout_seconds   after which the process is killed; 0 sets no limit
+    silence_seconds   the same, of telling nothing
     memory_mib        resident memory, of the process and its children, at which it is killed; 0 sets no limit
     """
 
@@ -25,6 +26,7 @@ class Task:
     command: tuple[str, ...] = ()
     timeout_seconds: float = 0.0
     memory_mib: float = 0.0
+    silence_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Ended:
     """A task's process is gone.
 
     code       its exit code; the negative of a signal's number where one ended it
-    cause      "timeout", "memory" or "stopped" where it was killed for that; else empty
+    cause      "timeout", "silence", "memory" or "stopped" where it was killed for that; else empty
     value      what the function returned
     raised     "ValueError: no such thing" where it raised
     seconds    from fork to end

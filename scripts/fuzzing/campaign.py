@@ -1,26 +1,24 @@
-"""Many cases, in worker processes forked from one parent that has imported everything.
+"""Many cases, in worker processes (`pipeline.pool`).
 
 Comes in: a `Plan`. Goes out: a `Summary`; findings are saved as they come. The parent computes nothing: it hands out
 batches of case numbers, and reads what the workers say. A worker says which case it is about to call; when it dies, or
-is silent for `SILENCE_SECONDS`, that case is a finding, and a new worker takes the rest of the batch. Workers are
-replaced now and then, since loaded libraries and traces of torch's own stay in memory.
+is silent for `SILENCE_SECONDS`, that case is a finding, and a new worker takes the rest of the batch.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
+from pipeline.pool.client import Pool
+from pipeline.pool.crew import Crew, Done, Event, Share
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.engines import Candidate, compile_cases
 from scripts.fuzzing.findings import Finding, Summary, save
@@ -28,6 +26,16 @@ from scripts.fuzzing.generate import generate
 from scripts.fuzzing.judge import Difference, judge
 from scripts.fuzzing.shrink import shrink
 
+# What a worker needs, and what its first case would import.
+WARM = (
+    "scripts.fuzzing.campaign",
+    "torch._inductor.scheduler",
+    "torch._dynamo.backends.inductor",
+    "torch._dynamo.repro.after_aot",
+    "pipeline.configure",
+    "stages.codegen.cpp",
+)
+WORK = "scripts.fuzzing.campaign:work"
 SILENCE_SECONDS = 600.0
 BATCHES_OF_A_WORKER = 12
 # Of one signature, this many are shrunk; the others are counted.
@@ -101,28 +109,37 @@ class _Batch:
     engine: str
 
 
-def _work(connection: Connection, parents: Connection, plan: Plan) -> None:
-    """Examine batches until told to stop. Says ("about", number), ("found", Finding), ("done", None)."""
-    parents.close()  # or this process would not notice that the parent has died
+@dataclass(frozen=True)
+class _Order:
+    """What all workers are told. until: seconds of the monotonic clock after which no batch is begun."""
+
+    plan: Plan
+    until: float
+
+
+def work(share: Share, tell: Callable[[object], None]) -> None:
+    """Examine batches of `_Batch`. Tells the number of the case it is at, and each `Finding`."""
     torch.set_num_threads(1)
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        _examine_batches(connection, plan)
-
-
-def _examine_batches(connection: Connection, plan: Plan) -> None:
     shrunk: Counter[str] = Counter()
-    while (batch := connection.recv()) is not None:
-        cases = [plan.case(number) for number in batch.numbers]
-        found = examine(cases, batch.engine, plan, lambda at: connection.send(("about", batch.numbers[at])))
-        for number, case, differences in zip(batch.numbers, cases, found, strict=True):
-            if differences:
-                finding = Finding(number, batch.engine, tuple(differences), case)
-                connection.send(("about", number))
-                shrunk[finding.kind] += 1
-                if shrunk[finding.kind] <= SHRUNK_OF_A_KIND:
-                    finding = _shrunk(finding, plan)
-                connection.send(("found", finding))
-        connection.send(("done", None))
+    for batch in share.batches:
+        if time.monotonic() > share.common.until:
+            return
+        _examine(batch, share.common.plan, shrunk, tell)
+        tell(Done())
+
+
+def _examine(batch: _Batch, plan: Plan, shrunk: Counter[str], tell: Callable[[object], None]) -> None:
+    """`shrunk`: how many findings of each kind this worker has shrunk."""
+    cases = [plan.case(number) for number in batch.numbers]
+    found = examine(cases, batch.engine, plan, lambda at: tell(batch.numbers[at]))
+    for number, case, differences in zip(batch.numbers, cases, found, strict=True):
+        if differences:
+            finding = Finding(number, batch.engine, tuple(differences), case)
+            tell(number)
+            shrunk[finding.kind] += 1
+            if shrunk[finding.kind] <= SHRUNK_OF_A_KIND:
+                finding = _shrunk(finding, plan)
+            tell(finding)
 
 
 def _shrunk(finding: Finding, plan: Plan) -> Finding:
@@ -143,34 +160,30 @@ def _shrunk(finding: Finding, plan: Plan) -> Finding:
 # ---- the parent -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Worker:
-    process: Any
-    connection: Connection
-    batch: _Batch
-    about: int | None = None
-    heard: float = 0.0
-    batches: int = 0
-
-
 class _Campaign:
     def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None]) -> None:
         self.plan, self.folder, self.tell = plan, folder, tell
         self.summary = Summary(plan.seed)
         self.start = time.monotonic()
-        self.context = multiprocessing.get_context("fork")
-        self.batches = self._batches()
-        self.left: list[_Batch] = []
+        self.until = float("inf") if plan.minutes is None else self.start + 60 * plan.minutes
 
     def run(self) -> Summary:
-        workers = [worker for _ in range(self.plan.jobs) if (worker := self._worker())]
+        plan = self.plan
+        a_worker = BATCHES_OF_A_WORKER
+        if plan.graphs is not None:
+            a_worker = min(a_worker, -(-plan.graphs // (plan.batch * plan.jobs)))
         try:
-            while workers:
-                ready = wait([worker.connection for worker in workers], timeout=5.0)
-                workers = [kept for worker in workers if (kept := self._heard(worker, worker.connection in ready))]
+            with Pool(WARM) as pool:
+                order = _Order(plan, self.until)
+                crew = Crew(pool, WORK, order, self._batches(), plan.jobs, a_worker, SILENCE_SECONDS)
+                for event in crew:
+                    if event.ended is not None:
+                        crew.again(self._lost(event))
+                    elif isinstance(event.told, Finding):
+                        self._found(event.told)
+                    elif isinstance(event.told, Done):
+                        self._count(event.batch, len(event.batch.numbers))
         finally:
-            for worker in workers:
-                worker.process.kill()
             self.summary.seconds = time.monotonic() - self.start
             save(self.summary, self.folder)
         return self.summary
@@ -179,79 +192,27 @@ class _Campaign:
         plan, random = self.plan, Random(self.plan.seed)
         engines, weights = zip(*plan.shares)
         number, end = plan.first, plan.first + plan.graphs if plan.graphs is not None else None
-        while end is None or number < end:
-            if plan.minutes is not None and time.monotonic() - self.start > 60 * plan.minutes:
-                return
+        while (end is None or number < end) and time.monotonic() <= self.until:
             until = number + plan.batch if end is None else min(number + plan.batch, end)
             yield _Batch(tuple(range(number, until)), random.choices(engines, weights)[0])
             number = until
 
-    def _worker(self) -> _Worker | None:
-        """A new worker on the next batch; None where there is none."""
-        batch = self._next()
-        if batch is None:
-            return None
-        ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, ours, self.plan), daemon=True)
-        process.start()
-        theirs.close()
-        worker = _Worker(process, ours, batch)
-        self._hand(worker, batch)
-        return worker
-
-    def _next(self) -> _Batch | None:
-        return self.left.pop() if self.left else next(self.batches, None)
-
-    def _hand(self, worker: _Worker, batch: _Batch) -> None:
-        worker.batch, worker.about, worker.heard = batch, None, time.monotonic()
-        worker.batches += 1
-        worker.connection.send(batch)
-
-    def _heard(self, worker: _Worker, ready: bool) -> _Worker | None:
-        """What becomes of `worker`: itself, a new one in its place, or None."""
-        if not ready:
-            return self._lost(worker, "hang") if time.monotonic() - worker.heard > SILENCE_SECONDS else worker
-        try:
-            word, value = worker.connection.recv()
-        except EOFError:
-            return self._lost(worker, "crash")
-        worker.heard = time.monotonic()
-        if word == "about":
-            worker.about = value
-        elif word == "found":
-            self._found(value)
-        else:
-            return self._done(worker)
-        return worker
-
-    def _done(self, worker: _Worker) -> _Worker | None:
-        self._count(worker.batch, len(worker.batch.numbers))
-        if worker.batches < BATCHES_OF_A_WORKER:
-            if (batch := self._next()) is not None:
-                self._hand(worker, batch)
-                return worker
-        worker.connection.send(None)
-        worker.process.join()
-        return self._worker()
-
-    def _lost(self, worker: _Worker, kind: str) -> _Worker | None:
-        """The worker died or hangs: the case it was about is a finding, and what came after it is left to do."""
-        worker.process.kill()
-        worker.process.join()
-        numbers = worker.batch.numbers
-        at = numbers.index(worker.about) if worker.about is not None else None
-        if at is None and len(numbers) > 1:
+    def _lost(self, event: Event) -> list[_Batch]:
+        """The worker died or hung: the case it was about is a finding. What is left to do of its batch."""
+        batch, ended = event.batch, event.ended
+        assert ended is not None
+        about = event.last.number if isinstance(event.last, Finding) else event.last
+        if about is None and len(batch.numbers) > 1:
             # It died while compiling, with no case to blame: one by one it will show.
-            self.left += [_Batch((number,), worker.batch.engine) for number in numbers]
-            return self._worker()
-        number = numbers[at or 0]
-        case = self.plan.case(number)
-        difference = Difference(kind, "", f"exit code {worker.process.exitcode}")
-        self._found(Finding(number, worker.batch.engine, (difference,), case))
-        self._count(worker.batch, (at or 0) + 1)
-        if rest := numbers[(at or 0) + 1 :]:
-            self.left.append(_Batch(rest, worker.batch.engine))
-        return self._worker()
+            return [_Batch((number,), batch.engine) for number in batch.numbers]
+        at = batch.numbers.index(about) if about is not None else 0
+        number = batch.numbers[at]
+        kind = "hang" if ended.cause == "silence" else "crash"
+        difference = Difference(kind, "", f"exit code {ended.code} {ended.raised}".rstrip())
+        self._found(Finding(number, batch.engine, (difference,), self.plan.case(number)))
+        self._count(batch, at + 1)
+        rest = batch.numbers[at + 1 :]
+        return [_Batch(rest, batch.engine)] if rest else []
 
     def _found(self, finding: Finding) -> None:
         self.summary.findings.append(finding)

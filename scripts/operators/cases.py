@@ -119,15 +119,19 @@ def chosen(pattern: str, dtypes: Sequence[str], device: str) -> list[tuple[str, 
 
 
 def calls_of(name: str, dtype: str, device: str, limit: int | None) -> list[Call]:
-    """The sample inputs of an operator in a type; with `limit`, that many of them, spread over the list."""
+    """The sample inputs of an operator in a type; with `limit`, that many of them, spread over the list.
+
+    One alone is that in the middle: the first ones often have the fewest arguments.
+    """
     entry = operators()[name]
     torch.manual_seed(SEED)
     numpy.random.seed(SEED)
     random.seed(SEED)
     samples = list(entry.sample_inputs(device, getattr(torch, dtype), requires_grad=False))
-    picked = range(len(samples))
+    picked: Sequence[int] = range(len(samples))
     if limit is not None and limit < len(samples):
-        picked = sorted({round(at * (len(samples) - 1) / max(limit - 1, 1)) for at in range(limit)})
+        last = len(samples) - 1
+        picked = sorted({round(at * last / (limit - 1)) for at in range(limit)}) if limit > 1 else [last // 2]
     return [
         Call(number, entry.op, (samples[number].input, *samples[number].args), dict(samples[number].kwargs))
         for number in picked

@@ -166,12 +166,17 @@ def _kinds(tensor: Tensor) -> Tensor:
 
 
 def _ulps(values: Tensor, truth: Tensor, dtype: torch.dtype) -> Tensor:
-    """|values - truth| in units in the last place of `dtype` at `truth`, 0 where either is not finite."""
+    """|values - truth| in units in the last place of `dtype` at `truth`, 0 where either is not finite.
+
+    In float64 the truth is itself rounded on the way, by units of the largest number: those are the units then.
+    """
     wide = torch.complex128 if dtype.is_complex else torch.float64
     found, wanted = values.to(wide), truth.to(wide)
     finite = torch.isfinite(found) & torch.isfinite(wanted)
     limits = torch.finfo(_part_type(dtype))
     size = wanted.abs().clamp(min=limits.tiny)
+    if _part_type(dtype) is torch.float64 and bool(finite.any()):
+        size = size.clamp(min=size[finite].max())
     unit = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 1) * limits.eps
     return torch.where(finite, (found - wanted).abs() / unit, torch.zeros_like(size))
 

@@ -4,7 +4,7 @@ Comes in: a `Task`. Goes out: a record, plain data for a line of JSON.
 
 A call that differs is compiled again alone: what differs only beside others is a fault of fusion, and told as one.
 Most of the time goes into starting things (Dynamo, AOTAutograd, the C++ compiler). So several operators can be tried
-in one graph: those that agree there are done, and each of the others is run by itself.
+in one graph: those that agree there are done, and each of the others (also where Dynamo breaks) is run by itself.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Found:
         self.failures.append(entry)
 
 
+Known = Mapping[Task, Sequence[Eager]]
 Progress = Callable[[str], None]
 
 
@@ -75,17 +76,23 @@ def run_tasks(tasks: Sequence[Task], progress: Progress) -> list[dict[str, Any]]
     for task in tasks:
         progress(f"{task.name} in eager")
         known[task] = [in_eager(call) for call in calls_of(task.name, task.dtype, task.device, task.samples)]
-    agreeing = _agreeing(known, progress) if len(tasks) > 1 else set()
+    agreeing = _agreeing(_fit_for_one_graph(known, progress), progress) if len(tasks) > 1 else set()
     return [_record(task, known[task], progress, task in agreeing) for task in tasks]
 
 
-def _agreeing(known: Mapping[Task, Sequence[Eager]], progress: Progress) -> set[Task]:
+def _fit_for_one_graph(known: Known, progress: Progress) -> Known:
+    """The tasks that Dynamo alone captures as one graph: one that breaks would break the graph of all."""
+    fit = {}
+    for task, entries in known.items():
+        if len(entries) <= TOGETHER and all(entry.error is None for entry in entries):
+            progress(f"{task.name} through Dynamo")
+            if in_one_graph([entry.call for entry in entries]):
+                fit[task] = entries
+    return fit
+
+
+def _agreeing(tried: Known, progress: Progress) -> set[Task]:
     """The tasks all of whose calls agree in one graph; where all cannot be one graph, each half is tried."""
-    tried = {
-        task: entries
-        for task, entries in known.items()
-        if len(entries) <= TOGETHER and all(entry.error is None for entry in entries)
-    }
     if len(tried) < 2:
         return set()
     progress(f"{', '.join(task.name for task in tried)} together")
@@ -160,17 +167,31 @@ def _straight(count: int) -> Callable[..., list[Any]]:
 
 def compiled(calls: Sequence[Call], overrides: Sequence[str]) -> tuple[list[Any], int]:
     """The results of copies of `calls`, compiled as one function, and how many graphs that took. Raises as they do."""
+    return _through_dynamo(calls, lambda module, inputs: torchweld(module, inputs, overrides))
+
+
+def in_one_graph(calls: Sequence[Call]) -> bool:
+    """Whether Dynamo captures `calls` as one graph, which eager then runs."""
+    try:
+        _, graphs = _through_dynamo(calls, lambda module, inputs: module.forward)
+    except Exception:
+        return False
+    return graphs == 1 and not torch._dynamo.utils.counters["graph_break"]
+
+
+def _through_dynamo(calls: Sequence[Call], backend: Callable[..., Any]) -> tuple[list[Any], int]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     graphs = 0
 
-    def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def counting(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         nonlocal graphs
         graphs += 1
-        return torchweld(module, inputs, overrides)
+        compiled_graph: Callable[..., Any] = backend(module, inputs)
+        return compiled_graph
 
     copies = [call.copied() for call in calls]
-    run = torch.compile(_straight(len(calls)), backend=backend, dynamic=False)
+    run = torch.compile(_straight(len(calls)), backend=counting, dynamic=False)
     torch.manual_seed(0)
     with torch.no_grad(), _without_limits():
         results = run([copy.function for copy in copies], [(copy.args, copy.kwargs) for copy in copies])

@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.capture import decompositions
+from stages.capture.boxed import boxed
 from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
 from stages.capture.overlap import overlaps_itself, refused_write
@@ -119,7 +120,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
                     _keep_strides(aot_module, found["metadata"], returned)
             with _real_tensors():
                 graph = build_graph(aot_module, known if forward else [], mutated_inputs(found["metadata"]), training)
-                return _boxed(compile_graph(graph))
+                return boxed(compile_graph(graph))
 
         return compile_one
 
@@ -396,13 +397,3 @@ def _device_of(module: fx.GraphModule) -> torch.device:
         if isinstance(value, torch.Tensor)
     }
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
-
-
-def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """`run` under AOTAutograd's convention of one list, which the callee may empty to free memory early."""
-
-    def call(arguments: list[Any]) -> Any:
-        return run(arguments)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call

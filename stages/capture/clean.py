@@ -77,15 +77,38 @@ _BIT_VIEWS = {aten._conj.default: aten._conj_physical.default, aten._neg_view.de
 
 
 def _compute_conjugates(graph: fx.Graph) -> None:
-    """Conjugate and negative views become tensors: the memory of a program has no place for their bit."""
+    """Conjugate and negative views become tensors: the memory of a program has no place for their bit.
+
+    Inputs that have it are copied by the runtime (`runtime.views.aligned`).
+    """
     found = [node for node in graph.nodes if node.target in _BIT_VIEWS]
     for node in found:
         node.target = _BIT_VIEWS[node.target]
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if _has_bit(value):
+            old_storage = _storage(node)
+            with value.fake_mode:
+                node.meta["val"] = without_bit(value)
+            _now_views_of(node, old_storage, list(node.users))
     for node in found:
         old_storage, source = _storage(node), node.args[0].meta["val"]
         with source.fake_mode:
             node.meta["val"] = node.target(source)
         _now_views_of(node, old_storage, list(node.users))
+
+
+def _has_bit(value: Any) -> bool:
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return strided and (value.is_conj() or value.is_neg())
+
+
+def without_bit(value: Any) -> Any:
+    """`value`, or for a conjugate or negative view the same numbers with the same strides in memory of their own."""
+    if not _has_bit(value):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
 
 
 def _node(graph: fx.Graph, name: str) -> fx.Node:
@@ -107,7 +130,7 @@ def _lift_constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
                 placeholder = graph.placeholder(f"constant_{len(constants)}")
             placeholder.meta = dict(node.meta)
             by_target[node.target] = last = placeholder
-            constants[placeholder.name] = value.detach()
+            constants[placeholder.name] = without_bit(value.detach())
         node.replace_all_uses_with(by_target[node.target])
         graph.erase_node(node)
     for target in by_target:

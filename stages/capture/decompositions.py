@@ -41,7 +41,7 @@ dot vdot mv addr fill isneginf isposinf logaddexp2 mvlgamma relu6 special_entr s
 _POINTWISE_BACKWARD = """
 elu_backward gelu_backward glu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
 leaky_relu_backward logit_backward log_sigmoid_backward mish_backward _prelu_kernel_backward sigmoid_backward
-silu_backward softplus_backward tanh_backward threshold_backward native_dropout_backward
+silu_backward softplus_backward tanh_backward threshold_backward
 """
 
 _LOSSES = """
@@ -63,6 +63,14 @@ native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_l
 native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward _batch_norm_with_update_functional
 native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward _weight_norm_interface
 """
+
+_BATCH_NORMS = (
+    torch.ops.aten._native_batch_norm_legit_no_training.default,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
+    torch.ops.aten._native_batch_norm_legit.default,
+    torch.ops.aten.native_batch_norm.default,
+)
 
 _CREATION = """
 arange.default arange.start empty_like eye hann_window linspace logspace new_empty new_full new_ones new_zeros ones
@@ -138,6 +146,47 @@ def _group_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return y.contiguous(memory_format=layout), mean, rstd
 
 
+def _batch_norm(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch normalisation as eager lays its result out on a CPU: channels last where x is, otherwise contiguous.
+
+    inner   the operator, or torch's decomposition of it, whose FakeTensors keep x's strides
+    """
+
+    def decomposed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        layout = torch._prims_common.suggest_memory_format(x)
+        if x.device.type == "cpu" and not x.is_contiguous(memory_format=layout):
+            return inner(x.contiguous(memory_format=layout), *args, **kwargs)
+        return NotImplemented if isinstance(inner, torch._ops.OpOverload) else inner(x, *args, **kwargs)
+
+    return decomposed
+
+
+def _channel_shuffle(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`channel_shuffle` as eager lays its result out on a CPU: channels last where the input is."""
+
+    def decomposed(x: torch.Tensor, groups: int) -> torch.Tensor:
+        result: torch.Tensor = inner(x, groups)
+        layout = torch._prims_common.suggest_memory_format(x) if x.device.type == "cpu" else torch.contiguous_format
+        return result.contiguous(memory_format=layout)
+
+    return decomposed
+
+
+def _log_sigmoid(x: torch.Tensor) -> Any:
+    """`log_sigmoid_forward` as eager lays its result out on a CPU: contiguous. torch's FakeTensors keep x's strides."""
+    if x.device.type != "cpu" or x.is_contiguous():
+        return NotImplemented
+    return torch.ops.aten.log_sigmoid_forward.default(x.contiguous())
+
+
+def _native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """In eager's order (ATen/native/Dropout.cpp): torch scales the mask, which rounds the scale."""
+    result = gradient * mask * scale
+    if result.device.type == "cpu":
+        return result
+    return result.clone(memory_format=torch._prims_common.suggest_memory_format(gradient))
+
+
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
     """While tracing: without torch's Python kernels for what is in `WHOLE`, and with our own of `_OWN_KERNELS`.
@@ -177,5 +226,11 @@ def table() -> dict[Any, Callable[..., Any]]:
     ours: dict[Any, Callable[..., Any]] = {
         torch.ops.aten.split_with_sizes.default: _slices,
         torch.ops.aten.native_group_norm.default: _group_norm,
+        torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
+        torch.ops.aten.native_dropout_backward.default: _native_dropout_backward,
     }
-    return {**get_decompositions(operators), **ours}
+    found = get_decompositions(operators)
+    for operator in _BATCH_NORMS:
+        ours[operator] = _batch_norm(found.get(operator, operator))
+    ours[torch.ops.aten.channel_shuffle.default] = _channel_shuffle(found[torch.ops.aten.channel_shuffle.default])
+    return {**found, **ours}

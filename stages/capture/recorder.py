@@ -16,6 +16,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from stages.capture.aot import AotResult, LeftToEager
 from stages.capture.breaks import break_of_model
+from stages.capture.clean import without_bit
 from stages.capture.sizes import BySizes, compile_any
 from stages.capture.state import Snapshot
 from stages.ir.graph import Graph
@@ -32,7 +33,7 @@ class Slot:
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         if self.target is not None:
             return self.target(arguments)
-        outputs: Sequence[Any] = self.graph.module(*arguments, *self._constants)
+        outputs: Sequence[Any] = self.graph.module(*map(without_bit, arguments), *self._constants)
         return outputs
 
 

@@ -18,8 +18,9 @@ from torch import fx
 aten = torch.ops.aten
 
 
-# Functions whose FakeTensor has other strides than eager's result; tracing knows better (`decompositions.py`).
-UNTRUE = frozenset({"group_norm"})
+# Functions whose FakeTensor has other strides than eager's result where an argument is not contiguous; tracing knows
+# better (`decompositions.py`).
+UNTRUE = frozenset({"batch_norm", "channel_shuffle", "group_norm", "log_sigmoid", "one_hot"})
 
 
 def returned_by(module: fx.GraphModule) -> list[Any]:
@@ -28,10 +29,16 @@ def returned_by(module: fx.GraphModule) -> list[Any]:
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     doubtful: set[fx.Node] = set()
     for node in module.graph.nodes:
-        if getattr(node.target, "__name__", "") in UNTRUE or not doubtful.isdisjoint(node.all_input_nodes):
+        untrue = getattr(node.target, "__name__", "") in UNTRUE and not all(map(_contiguous, node.all_input_nodes))
+        if untrue or not doubtful.isdisjoint(node.all_input_nodes):
             doubtful.add(node)
     known = [value if isinstance(value, fx.Node) and value not in doubtful else None for value in values]
     return [None if node is None else node.meta.get("example_value") for node in known]
+
+
+def _contiguous(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return not isinstance(value, torch.Tensor) or value.is_contiguous()
 
 
 def keep_strides(module: fx.GraphModule, first: int, wanted: Sequence[Any]) -> None:

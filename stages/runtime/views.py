@@ -64,7 +64,9 @@ def alignment_of(device: torch.device) -> int:
 
 
 def aligned(tensor: Tensor, alignment: int) -> Tensor:
-    """`tensor`, or a copy where a kernel could not read its memory: a misaligned address, or lazy negation."""
-    if tensor.layout is not torch.strided or (tensor.data_ptr() % alignment == 0 and not tensor.is_neg()):
+    """`tensor`, or a copy where no step could read it: a misaligned address, lazy negation or conjugation."""
+    if tensor.layout is not torch.strided:
+        return tensor
+    if tensor.data_ptr() % alignment == 0 and not tensor.is_neg() and not tensor.is_conj():
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

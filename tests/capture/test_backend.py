@@ -209,3 +209,27 @@ def test_weights_that_the_compiler_computes_with_are_real():
     call = torch.compile(model, backend=make_backend(compiler))
     with torch.autocast("cpu", torch.bfloat16):
         assert call(torch.randn(3, 4)).dtype is torch.bfloat16
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "function", [torch.linalg.pinv, lambda x: torch.linalg.lstsq(x[:, :2], x, driver="gels")], ids=["pinv", "lstsq"]
+)
+def test_the_first_call_is_as_right_as_the_second(function):
+    """AOTAutograd watches the first one with a dispatch mode, under which eager's kernels lose a conjugate."""
+    value = torch.randn(4, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    eager = torch.utils._pytree.tree_leaves(function(value))
+    _, model = compiled(function)
+    for _ in range(2):
+        torch.testing.assert_close(torch.utils._pytree.tree_leaves(model(value)), eager)
+
+
+@torch.no_grad()
+def test_the_gradient_of_dropout_is_scaled_after_it_is_masked():
+    """A mask times the scale is rounded to the gradient's type; and -5 * 0.0 is no 0."""
+    mask = torch.tensor([True, False, True])
+    for gradient in (torch.tensor([3.0, -5.0, 7.0]).bfloat16(), torch.tensor([3, -5, 7])):
+        eager = torch.ops.aten.native_dropout_backward(gradient, mask, 1 / 0.9)
+        _, model = compiled(torch.ops.aten.native_dropout_backward)
+        ours = model(gradient, mask, 1 / 0.9)
+        assert torch.equal(ours, eager) and torch.equal(torch.signbit(ours), torch.signbit(eager))

@@ -35,6 +35,8 @@ ONE = {name: getattr(torch, name) for name in OF_ONE.split()} | {
     "softshrink": F.softshrink,
     "hardshrink": F.hardshrink,
     "threshold": lambda x: F.threshold(x, 0.1, 2.0),
+    "logit_of_limits": lambda x: x.logit(0.1),
+    "logit_of_limits_that_cross": lambda x: x.logit(0.6),
     "clamp": lambda x: x.clamp(-1, 2),
     "clamp_float": lambda x: x.clamp(-0.5, 2.5),
     "clamp_min": lambda x: x.clamp(min=1),

@@ -111,6 +111,24 @@ def test_bools_sum_in_int64_and_bytes_are_true_as_bytes():
     check(one_by_one(of_bytes, [x]), of_bytes, [x])
 
 
+def test_sums_and_products_in_bool_are_any_and_all():
+    def function(x):
+        return (
+            x.sum(1, dtype=torch.bool),
+            x.sum(dtype=torch.bool),
+            x.prod(1, dtype=torch.bool),
+            x.prod(dtype=torch.bool),
+        )
+
+    for values in (
+        [[0.5, 0.25], [float("nan"), 0.0], [0.0, 0.0]],
+        [[256, 1], [2, 0], [0, 0]],
+        [[True, True], [False, True]],
+    ):
+        x = torch.tensor(values)
+        check(one_by_one(function, [x]), function, [x])
+
+
 def test_nan_and_infinities():
     nan, inf = float("nan"), float("inf")
     x = torch.tensor(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from pipeline.pool.crew import Done
 from pipeline.pool.task import Waiting
 
 
@@ -22,6 +23,13 @@ def segfault(argument, tell):
 
 
 def hang(argument, tell):
+    time.sleep(1000)
+
+
+def falls_silent(argument, tell):
+    for word in ("one", "two"):
+        tell(word)
+        time.sleep(argument)
     time.sleep(1000)
 
 
@@ -71,3 +79,14 @@ def says_bye(argument, tell):
 def command_line(argument, tell):
     print("to the log")
     return sys.argv
+
+
+def crew_work(share, tell):
+    """Tell each batch; 3 kills the process, 5 hangs."""
+    for batch in share.batches:
+        tell((os.getpid(), share.common, batch))
+        if batch == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if batch == 5:
+            time.sleep(1000)
+        tell(Done())

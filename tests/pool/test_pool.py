@@ -81,6 +81,13 @@ def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
     assert verdict(Ended(0, -signal.SIGKILL, oom_kills=0), 0, 0)[0] == "crashed"
 
 
+def test_who_tells_nothing_for_too_long_is_killed(pool: Pool) -> None:
+    pool.start(Task(0, TASKS + "falls_silent", 0.7, silence_seconds=1.0))
+    assert [told(pool), told(pool)] == ["one", "two"]
+    (event,) = ended(pool)
+    assert event.cause == "silence" and event.seconds > 1.7
+
+
 def test_waiting_for_another_jobs_timing_does_not_count(pool: Pool) -> None:
     pool.start(Task(0, TASKS + "waits", None, timeout_seconds=1.5))
     (event,) = ended(pool)

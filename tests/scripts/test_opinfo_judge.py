@@ -71,6 +71,13 @@ def test_each_element_counts_in_its_own_unit():
     assert judged(eager + torch.tensor([0.0, 1e-9]), eager)
 
 
+def test_in_float64_the_unit_is_the_largest_numbers():
+    """Eager itself is the reference then, and has cancelled numbers of that size on the way to the small ones."""
+    eager = torch.tensor([-10.0, -1e-4], dtype=torch.float64)
+    assert not judged(eager + torch.tensor([0.0, 4e-16], dtype=torch.float64), eager)
+    assert judged(eager + torch.tensor([0.0, 1e-14], dtype=torch.float64), eager)
+
+
 def test_what_the_rounding_of_the_inputs_would_do_is_no_fault():
     near = [torch.tensor([1.0 + 50 * EPS], dtype=torch.float64)]
     got, eager = torch.tensor([1 + 60 * EPS]), torch.tensor([1.0])

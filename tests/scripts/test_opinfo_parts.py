@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from scripts.operators import pool
 from scripts.operators.cases import Call, operators
 from scripts.operators.table import Exceptions, failed, failures, read_exceptions, summary
 from scripts.operators.task import Task
+from tests.scripts.operator_work import record
 
 
 def call(*args, **kwargs):
@@ -50,28 +49,13 @@ def test_inputs_are_off_by_no_more_than_they_were_told():
     assert 0.4 < error <= 0.5
 
 
-def record(name="add", dtype="float32", **values):
-    counts = {"samples": 3, "layout_only": 0, "refused": 1, "graphs": 1, "failures": [], "seconds": 1.0}
-    return {"op": name, "dtype": dtype, **counts, **values}
-
-
 WRONG = {"sample": 2, "kind": "differs", "reason": "off", "call": "(x)"}
-
-
-def made(tasks, progress):
-    """In place of `run_tasks`, by the name of the task."""
-    for task in tasks:
-        progress(f"{task.name} here")
-        if task.name == "crash":
-            os.abort()
-        if task.name == "hang":
-            time.sleep(60)
-    return [record(task.name) for task in tasks]
 
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_a_crash_or_a_hang_loses_one_task(monkeypatch, together):
-    monkeypatch.setattr(pool, "run_tasks", made)
+    monkeypatch.setattr(pool, "WORK", "tests.scripts.operator_work:work")
+    monkeypatch.setattr(pool, "WARM", ())
     tasks = [Task(name, "float32") for name in ("add", "crash", "mul", "hang", "sub")]
     found = {entry["op"]: entry["failures"] for entry in pool.run_all(tasks, 2, 1.0, together)}
     assert [found[name] for name in ("add", "mul", "sub")] == [[], [], []]

@@ -212,8 +212,11 @@ IMAGE = {
     "group_norm": lambda x, y: F.group_norm(y, 2),
     "group_norm of nchw": lambda x, y: F.group_norm(x, 2),
     "group_norm, affine": lambda x, y: F.group_norm(y, 2, torch.ones(4), torch.zeros(4)) + 1,
+    "logsigmoid": lambda x, y: F.logsigmoid(y),
     "instance_norm": lambda x, y: F.instance_norm(y),
     "batch_norm": lambda x, y: F.batch_norm(y, torch.zeros(4), torch.ones(4)),
+    "batch_norm, permuted": lambda x, y: F.batch_norm(x.permute(3, 1, 2, 0), torch.zeros(4), torch.ones(4)),
+    "batch_norm in training, permuted": lambda x, y: F.batch_norm(x[0].permute(1, 0, 2), None, None, training=True),
     "batch_norm in training": lambda x, y: F.batch_norm(y, None, None, training=True),
     "layer_norm": lambda x, y: F.layer_norm(y, (3, 6)),
     "softmax": lambda x, y: torch.softmax(y, 1),
@@ -222,6 +225,8 @@ IMAGE = {
     "pixel_shuffle": lambda x, y: F.pixel_shuffle(y, 2),
     "pixel_unshuffle": lambda x, y: F.pixel_unshuffle(y[:, :, :2, :2], 2),
     "channel_shuffle": lambda x, y: F.channel_shuffle(x, 2),
+    "channel_shuffle of nhwc": lambda x, y: F.channel_shuffle(y, 2),
+    "one_hot": lambda x, y: F.one_hot(y.abs().long(), 9),
     "clone": lambda x, y: y.clone(),
     "zeros_like": lambda x, y: torch.zeros_like(y),
     "sigmoid": lambda x, y: (y > 0).float(),
@@ -285,6 +290,24 @@ def bits() -> tuple[Tensor, Tensor]:
         torch.tensor([[1.5, -2.0, 0.0, -0.0], [3.0, inf, -inf, 1e-40], [5.0, 6.0, -7.0, 8.0]]),
         torch.complex(torch.arange(12.0).view(4, 3), -torch.arange(12.0).view(4, 3) + 3),
     )
+
+
+WITH_A_BIT = {
+    "matmul": lambda c, n: c @ c.t(),
+    "rows": lambda c, n: c[1:] * 2j,
+    "parts": lambda c, n: (c.imag + 1, c.real * 2),
+    "conjugate again": lambda c, n: c.conj() + 1,
+    "resolved": lambda c, n: torch.view_as_real(c.resolve_conj()).sum(-1),
+    "returned": lambda c, n: (c, c[0], n.t()),
+    "negative": lambda c, n: n.t() + n.sum(),
+    "written": lambda c, n: (c.mul_(2), n.add_(1)),
+}
+
+
+def with_a_bit() -> tuple[Tensor, Tensor]:
+    """A conjugate view, and a negative one."""
+    value = torch.complex(torch.arange(12.0).view(4, 3), 3 - torch.arange(12.0).view(4, 3))
+    return value.conj(), torch._neg_view(torch.arange(6.0).view(2, 3))
 
 
 def _indices() -> dict[str, Case]:
@@ -383,6 +406,7 @@ def _cases() -> dict[str, Case]:
             for name, one in each(bits, REINTERPRETED).items()
             if "conj" in name or name == "hermitian"
         },
+        **{f"inputs with a bit: {name}": one for name, one in each(with_a_bit, WITH_A_BIT).items()},
         **{f"alone: {name}": one for name, one in each(images, IMAGE, exact=False).items() if "norm" in name},
         **_indices(),
     }

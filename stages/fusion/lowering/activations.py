@@ -102,8 +102,10 @@ def glu(x: Expr, gate: Expr) -> Expr:
 
 
 def logit(x: Expr, eps: Number | None = None) -> Expr:
+    """log(x / (1 - x)) of x moved into [eps, 1 - eps]; where that is empty (eps > 0.5), `eps` is asked for first."""
     if eps is not None:
-        x = clamp(x, like(eps, x), like(1 - eps, x))
+        low, high = like(eps, x), like(1 - eps, x)
+        x = select(op("lt", x, low), low, select(op("gt", x, high), high, x))
     return op("log", op("div", x, op("sub", like(1, x), x)))
 
 

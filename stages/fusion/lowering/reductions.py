@@ -45,12 +45,16 @@ def squared_deviations(rows: Rows, at: At, mean: At) -> At:
 
 # ---- sums and products --------------------------------------------------------------------
 
+# What a sum and a product are in bool, which is the type of a result only where the call asks for it.
+_OF_BOOLS = {"sum": "any", "prod": "all"}
+
 
 def _accumulated(
     context: Context, combine: str, x: Value, dims: Dims, keepdim: bool, empty_is_all: bool = True
 ) -> Value:
     kind = compute_type(context.output().dtype)
     rows = context.rows(x.shape, dims, empty_is_all)
+    combine = _OF_BOOLS[combine] if kind is DType.BOOL else combine
     total = rows.reduce(combine, lambda position: cast(x.at(position), kind))
     return context.result(rows.kept_at(total, keepdim))
 
