@@ -88,11 +88,12 @@ def results_of(status: str, validation: Any, benchmark: Benchmark | None) -> Res
 def _engine(engine: EngineResult, benchmark: Benchmark) -> EngineRecord:
     median = interval_of_median(engine.samples_ms, benchmark.confidence)
     times = engine.compile_time
+    seconds = times.warm_seconds if times.cold_seconds is None else times.cold_seconds
     return EngineRecord(
         _interval(median),
         None if engine.speedup is None else _interval(engine.speedup),
         None if engine.memory is None else engine.memory.peak_bytes,
-        times.warm_seconds if times.cold_seconds is None else times.cold_seconds,
+        None if seconds is None else round(seconds, 2),
     )
 
 

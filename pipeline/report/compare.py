@@ -86,7 +86,7 @@ def _table(runs: Sequence[Summary], folder: Path) -> Html:
     first = runs[0] if runs else None
     figures = ("median ms", "speed-up", "× first run", "error", "memory", "compile")
     headings = ["#", "run", "status", *shown, *figures]
-    rows = []
+    rows: list[list[tuple[Cell, float | str]]] = []
     for number, run in enumerate(runs):
         versus = against(first, run) if first is not None and run is not first else None
         star = "*" if run.load else ""
