@@ -61,6 +61,7 @@ class Search(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.id, self.config, self.space = setting.id, setting.config, setting.space
+        self.varied = [dimension.key for dimension in setting.space.dimensions]
         self.settings = setting.config.search
         self.goals: Goals = read_goals(self.settings.goals or {})
         self.points: list[Point] = []
