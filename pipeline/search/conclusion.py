@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.report.page import Html, join, section, tag
 from pipeline.search import ranking
 from pipeline.search.goals import METRICS, SENSES, Goals, Trial, read_goals, trial_of
 from pipeline.sweep.source import Source
-from pipeline.sweep.table import Row
+from pipeline.sweep.table import Row, readable
 
 RECIPE, WINNER, CSV = "recipe.yaml", "winner.yaml", "trials.csv"
 
@@ -48,10 +48,11 @@ class Conclusion:
 
     # ---- in words -------------------------------------------------------------------------------
 
-    def marked(self, rows: Sequence[Row]) -> list[Row]:
+    def marked(self) -> list[Row]:
         """The rows, each with its place in the search."""
         return [
-            replace(row, place=self.place(row.record.number), full=row.record.number in self.trials) for row in rows
+            replace(row, place=self.place(row.record.number), full=row.record.number in self.trials)
+            for row in self.rows
         ]
 
     def place(self, number: int) -> str:
@@ -191,6 +192,7 @@ class Conclusion:
 def conclude(rows: Sequence[Row], source: Source, folder: Path) -> Conclusion:
     """What the jobs of `rows`, which came from `source`, came to; `folder` is the sweep's."""
     goals = read_goals(source.config.search.goals or {})
+    rows = [replace(row, label=_label(row, source.varied)) for row in rows]
     stages = {row.record.number: source.stage_of(row.record.number) for row in rows}
     trials = {
         row.record.number: trial_of(row.record.number, row.summary if row.record.done else None, goals)
@@ -209,6 +211,11 @@ def conclude(rows: Sequence[Row], source: Source, folder: Path) -> Conclusion:
         source.ending(),
         folder,
     )
+
+
+def _label(row: Row, varied: Collection[str]) -> str:
+    """Where in the space the job is; what a rung sets beside that, its place says."""
+    return readable(text for text in row.record.overrides if text.partition("=")[0] in varied) or row.label
 
 
 def _sense(sign: int) -> str:

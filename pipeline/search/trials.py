@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +61,7 @@ class Search(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.id, self.config, self.space = setting.id, setting.config, setting.space
+        self.varied: Collection[str] = [dimension.key for dimension in setting.space.dimensions]
         self.settings = setting.config.search
         self.goals: Goals = read_goals(self.settings.goals or {})
         self.points: list[Point] = []

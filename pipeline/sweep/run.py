@@ -274,7 +274,7 @@ class Sweep:
         outcome = [each.record for each in self.planned]
         rows = table.rows_of(outcome)
         search = conclude(rows, self.source, self.folder) if self.source.config.search.ranks else None
-        rows = search.marked(rows) if search is not None else rows
+        rows = search.marked() if search is not None else rows
         self.console.print(table.render(rows, self.folder.name))
         self._write(rows, search)
         for line in [*(f"note: {note}" for note in self.notes), *([] if search is None else search.lines())]:

@@ -6,7 +6,7 @@ Comes in: records of jobs that have ended. Goes out: jobs to run. A grid knows a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -36,12 +36,14 @@ class Source(Protocol):
     id       of the sweep, the same when it is resumed; empty where the jobs themselves say it
     rerun    which of the jobs that ran before run again, where `sweep.rerun` does not say
     strict   whether a job that is not right makes the sweep fail
+    varied   the keys that tell one job from another; none where the jobs themselves say it
     """
 
     config: Config
     id: str
     rerun: Rerun
     strict: bool
+    varied: Collection[str]
 
     def ask(self, wanted: int) -> Sequence[Job]:
         """The next jobs, if possible `wanted` of them. None while it waits to be told of others, or at its end."""
@@ -74,6 +76,7 @@ class Grid:
     id = ""
     rerun: Rerun = "failed"
     strict = True
+    varied: Collection[str] = ()
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.config = jobs[0].config

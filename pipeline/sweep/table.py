@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,9 +62,14 @@ def labels_of(overrides: Sequence[Sequence[str]], names: Sequence[str]) -> list[
     """The overrides of each job that not all jobs have; its name where that leaves nothing."""
     common = Counter(text for job in overrides for text in set(job))
     return [
-        re.sub(r"\\(.)", r"\1", " ".join(text for text in job if common[text] < len(overrides))) or name
+        readable(text for text in job if common[text] < len(overrides)) or name
         for job, name in zip(overrides, names, strict=True)
     ]
+
+
+def readable(overrides: Iterable[str]) -> str:
+    """Overrides in a line, as people write them."""
+    return re.sub(r"\\(.)", r"\1", " ".join(overrides))
 
 
 def _figures(record: JobRecord) -> Summary | None:

@@ -256,6 +256,7 @@ def test_the_best_of_each_rung_go_on_and_the_last_are_measured_in_full(tmp_path:
     jobs = table_of(world)["jobs"]
     assert [job["place"] for job in jobs] == ["rung 1 of 3"] * 8 + ["rung 2 of 3"] * 4 + ["winner"]
     assert jobs[-1]["figures"]["latency_ms"] == 3.0
+    assert [job["label"] for job in jobs] == [f"y={values['y']}" for values in world.ran]
     # What was measured cheaply is not set against what was not; a failure is told all the same.
     shown = runs_in(world.newest)
     assert [(run.status, run.latency_ms) for run in shown] == [("crashed", None), ("passed", 3.0)]
