@@ -20,12 +20,18 @@ def front(points: Sequence[Mapping[str, float]], goals: Mapping[str, Goal]) -> l
             compared and is on no front.
     """
     signs = {name: 1.0 if goal == "minimize" else -1.0 for name, goal in goals.items()}
-    costs = {
-        index: tuple(sign * point[name] for name, sign in signs.items())
+    able = [
+        index
         for index, point in enumerate(points)
         if all(name in point and not math.isnan(point[name]) for name in signs)
-    }
-    return [index for index, cost in costs.items() if not any(_beats(other, cost) for other in costs.values())]
+    ]
+    costs = [[sign * points[index][name] for name, sign in signs.items()] for index in able]
+    return [able[place] for place in unbeaten(costs)]
+
+
+def unbeaten(costs: Sequence[Sequence[float]]) -> list[int]:
+    """The indices of the costs, all equally many and the less the better, that no other ones beat."""
+    return [index for index, cost in enumerate(costs) if not any(_beats(other, cost) for other in costs)]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:

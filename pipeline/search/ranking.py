@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.report.pareto import unbeaten
 from pipeline.search.goals import Trial
 
 
-def dominates(one: Trial, other: Trial) -> bool:
-    """Whether `one` is nowhere worse than `other`, and somewhere better."""
-    return one.costs != other.costs and all(a <= b for a, b in zip(one.costs, other.costs, strict=True))
-
-
 def front(trials: Sequence[Trial]) -> list[Trial]:
-    """The feasible trials that no feasible one dominates: the Pareto front."""
+    """The feasible trials that no feasible one beats: the Pareto front."""
     feasible = [trial for trial in trials if trial.feasible]
-    return [trial for trial in feasible if not any(dominates(other, trial) for other in feasible)]
+    return [feasible[index] for index in unbeaten([trial.costs for trial in feasible])]
 
 
 def ordered(trials: Sequence[Trial]) -> list[Trial]:
