@@ -19,7 +19,7 @@ from pipeline.progress import plain_console
 from pipeline.report import words
 from pipeline.report.compare import against, write_page
 from pipeline.report.summary import RESULTS, Summary, read_summary
-from pipeline.sweep.table import read_rows, to_compare
+from pipeline.sweep.table import comparable, read_rows
 from stages.ir.errors import UserError
 
 
@@ -49,7 +49,7 @@ def runs_in(folder: Path) -> list[Summary]:
     if folder.name == RESULTS:
         folder = folder.parent
     if (folder / "sweep.json").is_file():
-        return [to_compare(row) for row in read_rows(folder)]
+        return comparable(read_rows(folder))
     return [read_summary(folder)]
 
 

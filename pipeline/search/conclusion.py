@@ -20,7 +20,7 @@ from pipeline.files import write_whole
 from pipeline.report.charts import Point, scatter
 from pipeline.report.page import Html, join, section, tag
 from pipeline.search import ranking
-from pipeline.search.goals import METRICS, Goals, Trial, read_goals, trial_of
+from pipeline.search.goals import METRICS, SENSES, Goals, Trial, read_goals, trial_of
 from pipeline.sweep.source import Source
 from pipeline.sweep.table import Row
 
@@ -50,7 +50,9 @@ class Conclusion:
 
     def marked(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, each with its place in the search."""
-        return [replace(row, place=self.place(row.record.number)) for row in rows]
+        return [
+            replace(row, place=self.place(row.record.number), full=row.record.number in self.trials) for row in rows
+        ]
 
     def place(self, number: int) -> str:
         """`winner`, `front`, the limit that is broken, or the rung; empty for a trial that others beat."""
@@ -129,7 +131,8 @@ class Conclusion:
         return {
             "method": settings.method,
             "seed": settings.seed,
-            "goals": settings.goals or {"latency_ms": "minimize"},
+            "goals": settings.goals or {},
+            "objectives": {name: SENSES[sense < 0] for name, sense in self.goals.objectives.items()},
             "front": list(self.front),
             "winner": None if self.winner is None else self.winner.record.number,
             "rule": self.rule,

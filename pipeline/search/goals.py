@@ -30,7 +30,7 @@ METRICS: dict[str, Callable[[Summary], float | None]] = {
     "peak_mib": lambda run: None if run.memory_bytes is None else run.memory_bytes / 2**20,
     "compile_seconds": lambda run: run.compile_seconds,
 }
-_SENSES = ("minimize", "maximize")
+SENSES = ("minimize", "maximize")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def read_goals(goals: Mapping[str, Any]) -> Goals:
                 require(number, f"{key}.{kind}", f"wants a number, not {bound!r}")
                 limits.append(Limit(metric, str(kind), float(bound)))
         else:
-            choose(key, str(wanted), (*_SENSES, "{max: NUMBER}", "{min: NUMBER}"))
-            objectives[metric] = 1 if wanted == _SENSES[0] else -1
+            choose(key, str(wanted), (*SENSES, "{max: NUMBER}", "{min: NUMBER}"))
+            objectives[metric] = 1 if wanted == SENSES[0] else -1
     return Goals(objectives or {"latency_ms": 1}, tuple(limits))
 
 

@@ -112,6 +112,7 @@ class Search(ABC):
 
     def ask(self, wanted: int) -> Sequence[Job]:
         jobs: list[Job] = []
+        wanted = max(wanted, len(self._before) - len(self.points))  # those are known, and looked for all at once
         while len(jobs) < wanted and not self._over() and (chosen := self.following()) is not None:
             jobs.append(self._make(chosen))
         if jobs:

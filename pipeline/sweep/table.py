@@ -42,12 +42,14 @@ class Row:
     """A job, what sets it apart from the others, and its figures; None where it came to no result.
 
     place   in a search: `winner`, `front`, or why it is neither
+    full    False where it was measured cheaply only, to see whether it is worth more (successive halving)
     """
 
     record: JobRecord
     label: str
     summary: Summary | None
     place: str = ""
+    full: bool = True
 
 
 def rows_of(records: Sequence[JobRecord]) -> list[Row]:
@@ -179,7 +181,7 @@ def write(rows: Sequence[Row], folder: Path, sweep: Mapping[str, str], search: S
     write_whole(folder / "sweep.json", json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
     write_whole(folder / "sweep.md", markdown(rows, folder.name, [] if search is None else search.lines()))
     sections = [] if search is None else [search.section()]
-    write_page(folder / "report.html", folder.name, [to_compare(row) for row in rows], totals(rows), sections)
+    write_page(folder / "report.html", folder.name, comparable(rows), totals(rows), sections)
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -190,14 +192,16 @@ def read_rows(folder: Path) -> list[Row]:
         found = [read_schema(JobRecord, {key: job[key] for key in job if key in known}, "") for job in jobs]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / 'sweep.json'} is no table of a sweep: {error}", "name a sweep's folder") from error
-    return rows_of(found)
+    marks = [(str(job.get("place", "")), bool(job.get("full", True))) for job in jobs]
+    return [replace(row, place=place, full=full) for row, (place, full) in zip(rows_of(found), marks, strict=True)]
 
 
 def _values(row: Row) -> dict[str, Any]:
     figures = asdict(row.summary) if row.summary is not None else {}
     for name in ("settings", "samples_ms"):  # they are in results.json
         figures.pop(name, None)
-    about = {"label": row.label, "place": row.place, "mlflow_run": _run_id(row.record), "figures": figures}
+    search = {"place": row.place, "full": row.full}
+    about = {"label": row.label, **search, "mlflow_run": _run_id(row.record), "figures": figures}
     return {**asdict(row.record), **about}
 
 
@@ -221,6 +225,11 @@ def markdown(rows: Sequence[Row], title: str, more: Sequence[str] = ()) -> str:
         if not row.record.done and (about := story(row)):
             lines += ["", f"## {about[0]}", "", "```", *about[1:], "```"]
     return "\n".join(lines) + "\n"
+
+
+def comparable(rows: Sequence[Row]) -> list[Summary]:
+    """The rows as runs among others on a page; without the figures of cheap measurements, which are of other work."""
+    return [to_compare(row) for row in rows if row.full or not row.record.done]
 
 
 def to_compare(row: Row) -> Summary:

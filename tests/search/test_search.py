@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commands.compare import runs_in
 from pipeline.compose import parse
 from pipeline.search.config import Rung, SearchConfig
 from pipeline.search.sampling import RandomSearch
@@ -255,6 +256,9 @@ def test_the_best_of_each_rung_go_on_and_the_last_are_measured_in_full(tmp_path:
     jobs = table_of(world)["jobs"]
     assert [job["place"] for job in jobs] == ["rung 1 of 3"] * 8 + ["rung 2 of 3"] * 4 + ["winner"]
     assert jobs[-1]["figures"]["latency_ms"] == 3.0
+    # What was measured cheaply is not set against what was not; a failure is told all the same.
+    shown = runs_in(world.newest)
+    assert [(run.status, run.latency_ms) for run in shown] == [("crashed", None), ("passed", 3.0)]
 
 
 def test_halving_ends_where_nothing_is_right(tmp_path: Path) -> None:
