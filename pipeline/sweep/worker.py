@@ -54,13 +54,18 @@ class Worker:
 
         about = HydraConfig.get()
         folder = Path(about.runtime.output_dir)
+        child = self.runs_in(os.getppid())
         self._settle()
-        with self._place() as placed:
-            if not placed:
-                with suppress(OSError):
-                    folder.rmdir()
-                return NOT_RUN
-            return self._run(composed, [str(text) for text in about.overrides.task], folder, int(about.job.num))
+        try:
+            with self._place() as placed:
+                if not placed:
+                    with suppress(OSError):
+                        folder.rmdir()
+                    return NOT_RUN
+                return self._run(composed, [str(text) for text in about.overrides.task], folder, int(about.job.num))
+        finally:
+            if child and not self.runs_in(os.getppid()):
+                os._exit(1)  # joblib's worker would wait minutes for more work from a head that is gone
 
     def stopped(self) -> bool:
         return Path(self.folder, STOP).exists()

@@ -93,8 +93,9 @@ def test_nothing_runs_on_when_a_sweep_by_joblib_is_killed(tmp_path: Path) -> Non
     sweep = start(tmp_path, ["hang"], "tracking=off", "sweep.timeout_seconds=600", "hydra/launcher=joblib")
     assert wait_for(lambda: (tmp_path / "ran.txt").exists()), sweep.communicate(timeout=5)
     sweep.kill()
-    sweep.communicate()
+    sweep.wait()
     assert wait_for(lambda: not processes_of(tmp_path), 60)
+    sweep.communicate()
 
 
 @pytest.mark.slow
