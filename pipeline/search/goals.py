@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.report.summary import Summary
 from stages.ir.errors import ConfigError, choose, nearest, require
+
+if TYPE_CHECKING:  # a summary knows recipes, whose config knows goals
+    from pipeline.report.summary import Summary
 
 
 def _error_ratio(run: Summary) -> float | None:
