@@ -155,7 +155,7 @@ def _fuse(run: Run, unit: Unit, session: Session) -> Unit:
 
 def _judge(session: Session, device: torch.device) -> Judge | None:
     """Who decides between the library and a kernel: a recipe, which has a schedule for each kernel it took; else the
-    autotuner, where it times anything and there is something to decide."""
+    autotuner, by timing or, where it times nothing, by its cost model. None where there is nothing to decide."""
     schedules, config = session.schedules, session.config
     if not any(device.type in template.devices for template in config.fusion.templates):
         return None
@@ -163,8 +163,10 @@ def _judge(session: Session, device: torch.device) -> Judge | None:
         return lambda contests: [
             Verdict(schedules.get(each.template.kernel.hash), "by the recipe") for each in contests
         ]
-    if session.stage("autotune") is None or config.autotune.trials == 1 or not config.autotune.products:
+    if session.stage("autotune") is None or not config.autotune.products:
         return None
+    if config.autotune.trials == 1:
+        return partial(service("guess"), config=config.autotune, device=device) if device.type == "cuda" else None
     return partial(
         service("judge"),
         config=config.autotune,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ from torch.utils import _pytree
 from pipeline.compile import Compilation, Session, compile_model, evaluating
 from pipeline.device import require_device
 from pipeline.explain import explain
-from pipeline.precision import ambient_autocast, products
+from pipeline.precision import ambient_autocast
+from pipeline.stages import service
 from pipeline.validation import validate
 from stages.capture.signature import SignatureMismatch
 from stages.ir.errors import UserError
@@ -66,7 +68,14 @@ def as_call(inputs: Any) -> Call:
 
 def signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a program is compiled for: equal for calls that one program serves."""
-    leaves, structure = _pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+    named = [(name, _traits(kwargs[name])) for name in sorted(kwargs)]
+    return (*map(_traits, args), *named)
+
+
+def _traits(value: Any) -> Any:
+    if type(value) is torch.Tensor:  # mostly; flattening takes twenty times as long
+        return _trait(value)
+    leaves, structure = _pytree.tree_flatten(value)
     return (structure, *map(_trait, leaves))
 
 
@@ -83,6 +92,7 @@ class Optimized:
     def __init__(self, model: Callable[..., Any], session: Session) -> None:
         self.model = model
         self.session = session
+        self._products = partial(service("products"), session.config.precision)  # looked up once: it runs at each call
         self._compiled: dict[tuple[Any, ...], tuple[Compilation, Call]] = {}
         self._lock = threading.RLock()
 
@@ -97,7 +107,7 @@ class Optimized:
             return self._run(self.compile(*args, **kwargs), args, kwargs)
 
     def _run(self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with torch.no_grad(), products(self.session.config.precision):
+        with torch.no_grad(), self._products():
             if not any(map(_is_training, compilation.attributes)):
                 return compilation.call(*args, **kwargs)
             with evaluating(compilation.model):

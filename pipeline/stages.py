@@ -65,6 +65,7 @@ SERVICES: dict[str, str] = {
     "capture_context": "stages.precision:capture_context",
     "products": "stages.precision:products",
     "judge": "stages.autotune.judge:judge",
+    "guess": "stages.autotune.guess:guess",
     "tuning_database": "stages.autotune.database:Database",
     "tuning_path": "stages.autotune.database:default_path",
     "arena_picture": "stages.buffers.picture:picture",

@@ -61,6 +61,9 @@ class GpuFacts:
 PREFETCH_GAIN, PREFETCH_LOSS = 0.97, 1.08
 PREFETCHED_TERMS = 1536
 
+# Products of float32 are written out one by one in the code of a step: at most so many, or compiling takes minutes.
+UNROLLED = 1024
+
 
 def candidates(kernel: Kernel, product: Matmul, space: Space, gpu: GpuFacts) -> list[Schedule]:
     """The schedules of `space` that `kernel` can have, by estimated time."""
@@ -89,6 +92,8 @@ def fits(product: Matmul, schedule: Schedule, gpu: GpuFacts) -> bool:
     if schedule.prefetch and not product.second_in_lines:
         return False
     if shared_bytes(product, schedule) > gpu.shared or not 8 <= each <= 128:
+        return False
+    if product.first.dtype.itemsize == 4 and each * schedule.tile_k > UNROLLED:
         return False
     for size, extent in ((schedule.tile_m, product.m), (schedule.tile_n, product.n), (schedule.tile_k, product.k)):
         if size > 16 and size >= 2 * extent:

@@ -83,7 +83,7 @@ class Template:
     name        what `explain` calls it
     operators   the operations, as ATen names them
     types       element types of the operands for which it is tried. Tensor cores take the half types; a product of
-                float32 in full precision compiles for long, and is hardly ever faster than the library's
+                float32 in full precision gains by what it fuses with, if at all
     devices     types of device where it is tried
     producers   kinds of groups that make an operand for it alone and may be computed in its loads
     consumers   kinds of groups that read its result and may be computed before it is stored
@@ -126,8 +126,9 @@ class FusionConfig:
                               computes the tanh form where the model has the exact one
     nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN
                               into a number, where eager's keep it
-    templates                 operations of the library that may be kernels; each is measured, so only under an autotune
-                              that times something, and the first that names an operation counts
+    templates                 operations of the library that may be kernels: where it measures faster or, under an
+                              autotune that times nothing, where the cost model of `autotune.products` sees a gain.
+                              The first that names an operation counts
     """
 
     rules: list[Rule] = field(default_factory=list)

@@ -3,7 +3,7 @@
 Comes in: a `Partition` whose groups are settled, and a `Judge` that times contests. Goes out: the partition with the
 kernels that won as groups, and a decision for each contest. For each operation the ways are tried from the one that
 takes most along to the operation alone; the first that wins is taken. All contests of one size are judged at once,
-since their kernels compile side by side. Without a judge nothing is tried: the library is the safe choice.
+since their kernels compile side by side. Without a judge nothing is tried.
 """
 
 from __future__ import annotations

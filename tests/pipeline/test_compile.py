@@ -19,6 +19,8 @@ from pipeline.dump import Dump
 from pipeline.optimized import signature
 from pipeline.progress import Progress
 from stages.autotune.config import AutotuneConfig
+from stages.autotune.guess import guess
+from stages.autotune.judge import judge
 from stages.fusion.config import Template
 from stages.ir.errors import ConfigError, UserError
 from stages.ir.schedule import Schedule
@@ -292,11 +294,11 @@ def test_the_backend_refuses_a_bad_option(calls: Calls) -> None:
         torchweld("module", [], options={"precision": "apm"})  # type: ignore[arg-type]
 
 
-def judge_of(config: Config, schedules=None, **fusion):
-    """The judge that the pipeline hands to fusion on the CPU, with one template for it."""
-    template = Template("product", ["mm"], devices=["cpu"])
-    config = replace(config, fusion=replace(config.fusion, templates=[template], **fusion))
-    return _judge(Session(config, schedules=schedules), torch.device("cpu"))
+def judge_of(config: Config, schedules=None, device="cpu"):
+    """The judge that the pipeline hands to fusion, with one template."""
+    template = Template("product", ["mm"], devices=["cpu", "cuda"])
+    config = replace(config, fusion=replace(config.fusion, templates=[template]))
+    return _judge(Session(config, schedules=schedules), torch.device(device))
 
 
 def test_a_recipe_decides_between_library_and_template_as_the_run_did(config: Config) -> None:
@@ -309,9 +311,12 @@ def test_a_recipe_decides_between_library_and_template_as_the_run_did(config: Co
     assert [verdict.schedule for verdict in judge(kernels)] == [chosen, None]
 
 
-def test_templates_are_judged_only_where_something_is_timed(config: Config) -> None:
+def test_who_judges_templates(config: Config) -> None:
     tuned = replace(config, autotune=AutotuneConfig(trials=2, products={"tile_m": [64]}))
-    assert judge_of(tuned) is not None
-    assert judge_of(replace(config, autotune=AutotuneConfig())) is None, "autotune=off keeps the library"
+    untuned = replace(config, autotune=AutotuneConfig(trials=1, products={"tile_m": [64]}))
+    assert judge_of(tuned).func is judge  # type: ignore[union-attr]
+    assert judge_of(untuned, device="cuda").func is guess, "the cost model, made for a GPU"  # type: ignore[union-attr]
+    assert judge_of(untuned) is None
+    assert judge_of(replace(config, autotune=AutotuneConfig()), device="cuda") is None, "no space of schedules"
     assert judge_of(replace(tuned, stages=tuple(name for name in tuned.stages if name != "autotune"))) is None
     assert _judge(Session(tuned), torch.device("cpu")) is None, "the templates that there are name CUDA alone"

@@ -106,6 +106,8 @@ def _errors(ours: BaseException | None, eager: BaseException | None) -> str:
         return f"nothing is raised, in eager {type(eager).__name__}: {eager}"
     if eager is None:
         return f"raises {type(ours).__name__}: {ours}"
+    if isinstance(ours, torch._dynamo.exc.BackendCompilerFailed):  # of our making
+        ours = ours.inner_exception
     # What Dynamo itself raises while it traces is the same for every backend.
     if isinstance(ours, (type(eager), torch._dynamo.exc.TorchDynamoException)):
         return ""
