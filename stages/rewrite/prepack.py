@@ -118,7 +118,7 @@ def _onednn_in_eager(node: fx.Node) -> bool:
     x, weight, bias, *window = node.args
     shapes = [torch.empty(node.meta["val"].shape) if node is not None else None for node in (x, weight, bias)]  # type: ignore[union-attr]
     backend = torch._C._select_conv_backend(*shapes, *window, None)
-    return backend in (torch._C._ConvBackend.Mkldnn, torch._C._ConvBackend.MkldnnEmpty)
+    return backend.name in ("Mkldnn", "MkldnnEmpty")
 
 
 def _own(graph: Graph, value: torch.Tensor) -> torch.Tensor:
