@@ -4,13 +4,15 @@ oneDNN blocks a weight for its kernels at each call unless it gets it blocked al
 BERT takes half the time (docs/measurements/cpu_first_runs.md). The steps carry attr "none"; fusion may give them an
 epilogue.
 
-In float32 oneDNN adds up the products of a linear layer in one chain, MKL, which eager calls, in several: over 768 of
-them its error is twice eager's, and what follows may enlarge it (docs/measurements/suite_cpu_smoke.md). So `prepack`
-leaves long sums to the call that eager makes; `prepack_long_sums`, which no config lists, trades the error for time.
+In float32 oneDNN adds up the products of one element in one chain; MKL, which eager calls for linear layers and for
+small convolutions, in several. Over 768 of them oneDNN's error is twice MKL's, and what follows may enlarge it
+(docs/measurements/suite_cpu_smoke.md). So `prepack` leaves long sums to the call that eager makes, unless that is
+oneDNN's too; `prepack_long_sums`, which no config lists, trades the error for time.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -45,7 +47,8 @@ def _prepack(graph: Graph, longest: int | None) -> str:
     known = frozen_values(graph)
     products = calls(graph, aten.addmm.default, aten.mm.default)
     linears = [node for node in products if _linear(graph, node, known, longest)]
-    convolutions = [node for node in calls(graph, aten.convolution.default) if _convolution(graph, node, known)]
+    windows = calls(graph, aten.convolution.default)
+    convolutions = [node for node in windows if _convolution(graph, node, known, longest)]
     made = {"linear layer": len(linears), "convolution": len(convolutions)}
     counts = [counted(count, what) for what, count in made.items() if count]
     return " and ".join(counts) + " packed for oneDNN" if counts else ""
@@ -81,8 +84,8 @@ def _linear(graph: Graph, node: fx.Node, known: set[fx.Node], longest: int | Non
     return True
 
 
-def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node]) -> bool:
-    """A convolution over one to three dimensions of space, not transposed."""
+def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node], longest: int | None) -> bool:
+    """A convolution over two dimensions of space, not transposed."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     if (
         transposed
@@ -97,6 +100,8 @@ def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node]) -> bool:
     assert value is not None and kernel is not None and isinstance(weight, fx.Node)
     if value.dim() != 4 or 0 in value.shape:
         return False
+    if longest is not None and prod(kernel.shape[1:]) > longest and not _onednn_in_eager(node):
+        return False
     body = graph.module.graph
     window = (padding, stride, dilation, groups)
     with body.inserting_before(node):
@@ -106,6 +111,14 @@ def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node]) -> bool:
     known.add(packed)
     replace(node, new)
     return True
+
+
+def _onednn_in_eager(node: fx.Node) -> bool:
+    """Whether eager computes a convolution by oneDNN, which depends on its sizes and on the number of threads."""
+    x, weight, bias, *window = node.args
+    shapes = [torch.empty(node.meta["val"].shape) if node is not None else None for node in (x, weight, bias)]  # type: ignore[union-attr]
+    backend = torch._C._select_conv_backend(*shapes, *window, None)
+    return backend.name in ("Mkldnn", "MkldnnEmpty")
 
 
 def _own(graph: Graph, value: torch.Tensor) -> torch.Tensor:

@@ -164,6 +164,19 @@ def test_lookup_checks_each_lane_and_none_that_is_not_live(build):
                 run(each, [bad, table])
 
 
+def test_an_index_that_is_a_sum_over_the_row_is_one_for_all_lanes(build):
+    """out[i] = table[sum of row i], as where the last token before the padding is looked up."""
+    (i,), (r,) = axes("i", 5), axes("r", 16)
+    row = index.bounded(reduce("sum", (r,), load(Buffer("in0", I64, 80), flat(i, r))), 20)
+    of = kernel("last", (i,), (r,), Store(Buffer("out0", F32, 5), var(i), load(Buffer("in1", F32, 20), row)))
+    ids, table = torch.randint(0, 2, (5, 16)), torch.randn(20)
+    for each in build([(of, schedule) for schedule in SCHEDULES]):
+        (out,) = run(each, [ids.flatten(), table])
+        assert torch.equal(out, table[ids.sum(1)])
+        with pytest.raises(IndexError, match="last"):
+            run(each, [ids.flatten() + 2, table])
+
+
 def test_an_index_is_not_checked_where_it_is_not_observed(build):
     (i,) = axes("i", 45)
     ids = load(Buffer("in0", I64, 45), var(i))

@@ -234,3 +234,15 @@ def test_a_linear_layer_is_packed_where_it_stays_as_accurate_as_eagers(name, row
         exact = module.double()(x.double())
     limit = 1.25 if name == "prepack" else 4.0
     assert (mine.double() - exact).norm() <= limit * (eager - exact).norm()
+
+
+@pytest.mark.parametrize(("channels", "side", "packed"), [(8, 8, 1), (256, 8, 0), (256, 12, 1)])
+def test_a_convolution_is_packed_where_it_stays_as_accurate_as_eagers(channels, side, packed):
+    """Eager leaves one small image to MKL's matrix product, a larger one to oneDNN."""
+    module, x = nn.Conv2d(channels, 32, 3, padding=1), torch.randn(1, channels, side, side)
+    graph = rewritten(module, x, passes=["prepack"])
+    assert targets(graph).count("mkldnn._convolution_pointwise.default") == packed
+    with torch.no_grad():
+        eager, (mine,) = module(x).double(), execute(graph, x)
+        exact = module.double()(x.double())
+    assert (mine.double() - exact).norm() <= 1.25 * (eager - exact).norm()

@@ -138,8 +138,9 @@ class Expressions:
         return Address(" + ".join(parts), step, level)
 
     def _free(self, index: Expr) -> Address:
-        made = self.vector(index)
-        return Address("0", 0, made.level, made.text)
+        """By the value of `index`; it is the same for all lanes where what depends on them is a sum over the row."""
+        made = self.value(index)
+        return Address("0", 0, made.level, made.text) if made.vector else Address(made.text, 0, made.level)
 
     def _load(self, node: Load) -> Value:
         at = self.address(node.index)
