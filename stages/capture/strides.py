@@ -38,7 +38,7 @@ def returned_by(module: fx.GraphModule) -> list[Any]:
 
 def _contiguous(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
-    return not isinstance(value, torch.Tensor) or value.is_contiguous()
+    return isinstance(value, torch.Tensor) and value.is_contiguous()
 
 
 def keep_strides(module: fx.GraphModule, first: int, wanted: Sequence[Any]) -> None:
