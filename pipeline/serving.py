@@ -42,7 +42,7 @@ class CompiledModel:
                 "model.weights=pretrained wants a local copy of them or the network",
             )
         self.specs = model.config.inputs
-        self._compiled = Optimized(model.module, Session(config, Progress(quiet=True), schedules=read.schedules))
+        self._compiled = Optimized(model.module, Session(config, Progress(quiet=True), recipe=read))
         args, kwargs = model.inputs(config.seed)
         self._compiled.compile(*args, **kwargs)
 

@@ -155,7 +155,7 @@ class _Recording:
         snapshot.put_back()
         # What stops a whole graph need not stop a part: Dynamo may break before it, or trace the part otherwise.
         breaks = log.breaks([first.place] if first.is_break else [])
-        failures = log.failures() or ([] if breaks else [first.place])
+        failures = log.failures() or ([] if breaks or recorder.eager else [first.place])
         return self._captured(recorder, self._under_context(compiled, **suppress), breaks, failures)
 
     def _captured(

@@ -222,17 +222,24 @@ def test_a_convolution_that_is_returned_keeps_eagers_strides():
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "summed", "packed"),
-    [("prepack", 16, 64, 1), ("prepack", 1, 768, 1), ("prepack", 16, 768, 0), ("prepack_long_sums", 16, 768, 1)],
+    ("name", "rows", "summed", "parts"),
+    [
+        ("prepack", 16, 64, 1),
+        ("prepack", 1, 768, 1),
+        ("prepack", 16, 333, 1),
+        ("prepack", 16, 750, 2),
+        ("prepack", 16, 769, 0),
+        ("prepack_long_sums", 16, 769, 1),
+    ],
 )
-def test_a_linear_layer_is_packed_where_it_stays_as_accurate_as_eagers(name, rows, summed, packed):
+def test_a_linear_layer_is_packed_where_it_stays_nearly_as_accurate_as_eagers(name, rows, summed, parts):
     module, x = nn.Linear(summed, 64), torch.randn(rows, summed)
     graph = rewritten(module, x, passes=[name])
-    assert targets(graph).count("mkldnn._linear_pointwise.default") == packed
+    assert targets(graph).count("mkldnn._linear_pointwise.default") == parts
     with torch.no_grad():
         eager, (mine,) = module(x).double(), execute(graph, x)
         exact = module.double()(x.double())
-    limit = 1.25 if name == "prepack" else 4.0
+    limit = 1.6 if name == "prepack" else 4.0
     assert (mine.double() - exact).norm() <= limit * (eager - exact).norm()
 
 
