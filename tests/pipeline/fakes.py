@@ -76,7 +76,7 @@ def install(monkeypatch: pytest.MonkeyPatch, passed: bool = True) -> Calls:
             return slot.target([*given, *named.values()])
 
         late = lambda compile_slot: calls.services.update(late=compile_slot)  # noqa: E731
-        return SimpleNamespace(slots=[slot], breaks=(), notes=["captured"], call=call, when_new=late)
+        return SimpleNamespace(slots=[slot], breaks=(), eager=(), notes=["captured"], call=call, when_new=late)
 
     def graph_stage(name: str) -> Callable[..., Any]:
         def run(graph: Graph, config: Any) -> Graph:

@@ -203,7 +203,7 @@ def test_a_strict_run_is_the_recipe_s_or_none(here: Path, calls: Calls, monkeypa
         (["fusion.max_ops=-1"], "fusion.max_ops: "),
         (["-m", "precision=fp32,apm"], "did you mean 'amp'?"),
         (["--cfg", "job", "model=brt"], "did you mean 'bert'?"),
-        (["sweep.jobs=2"], "sweep.jobs: says how a sweep runs its jobs, and this is a single run\n  add -m"),
+        (["sweep.jobs=2"], "sweep.jobs: is for the jobs of a sweep, and this is a single run\n  add -m"),
         (["-m", "sweep.jobs=0"], "sweep.jobs: 0 is too few"),
         (["-m", "hydra.sweep.subdir=x"], "hydra.sweep.subdir: is for sweeps with hydra/launcher"),
         ([*MODEL, "outputs=/proc/nowhere"], "outputs=/proc/nowhere: a run folder cannot be made there"),

@@ -20,6 +20,7 @@ class Case:
     signed_zeros   False where eager's own sign of zero depends on where in memory an element lies, or on rounding
     optimize   False where `pipeline.optimize` promises something else than eager (it evaluates, without gradients)
     overrides  of the config
+    raises     False where eager must take the inputs, or nothing would be compared
     """
 
     make: Callable[[], Function]
@@ -29,6 +30,7 @@ class Case:
     signed_zeros: bool = True
     optimize: bool = True
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    raises: bool = True
 
 
 def case(function: Function, inputs: Inputs, *more: Inputs, **options: Any) -> Case:
@@ -42,7 +44,7 @@ def group(inputs: Inputs, functions: Mapping[str, Function], **options: Any) -> 
     def all_of_them(*args: Any) -> dict[str, Any]:
         return {name: function(*args) for name, function in functions.items()}
 
-    return case(all_of_them, inputs, **options)
+    return case(all_of_them, inputs, raises=False, **options)
 
 
 def each(inputs: Inputs, functions: Mapping[str, Function], **options: Any) -> dict[str, Case]:

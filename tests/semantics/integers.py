@@ -149,7 +149,7 @@ REDUCED = {
     "all": lambda a: a.all(1),
     "any all": lambda a: a.any(),
     "count_nonzero": lambda a: a.count_nonzero(1),
-    "sort": lambda a: a.sort(1, stable=True),
+    "sort": lambda a: a.sort(dim=1, stable=True),
     "topk": lambda a: a.topk(1, 1).values,
     "bincount": lambda a: torch.bincount((a & 7).flatten(), minlength=8),
     "median": lambda a: a.median(1).values,
@@ -190,7 +190,6 @@ BOOLS = {
     "all": lambda a, b: a.all(1),
     "div": lambda a, b: a / 2,
     "div bools": lambda a, b: a / torch.ones_like(b),
-    "abs": lambda a, b: a.abs(),
     "where": lambda a, b: torch.where(a, b, ~b),
     "where numbers": lambda a, b: torch.where(a, 1, 0),
     "where floats": lambda a, b: torch.where(a, 1.0, 0),
@@ -281,6 +280,7 @@ def _cases() -> dict[str, Case]:
         return (torch.tensor([4, -5, 6, 7, 8, 9]), torch.tensor([2, 0, 1, 3, 4, 5]))
 
     found |= {f"error: {name}": one for name, one in each(with_zero, ERRORS).items()}
+    found["error: abs of bools"] = case(lambda a, b: a.abs(), bools)
 
     def small():
         return (torch.tensor([4, 5], dtype=torch.uint8), torch.tensor([2, 0], dtype=torch.uint8))

@@ -18,6 +18,7 @@ from pipeline.models.inputs import make_inputs, nested
 from pipeline.models.load import check_importable
 from pipeline.models.suite import entries, expand
 from pipeline.recipe import read as read_recipe
+from pipeline.recipe import recipe_of
 from pipeline.recipe import write as write_recipe
 from stages.ir.errors import ConfigError, UserError, nearest
 
@@ -105,7 +106,7 @@ def test_a_sweep_over_entries() -> None:
 
 def test_a_recipe_names_the_entry_and_nothing_else(tmp_path: Path) -> None:
     config = config_of("model=suite/demucs", "model.size=smoke", "model.sizes.B=2")
-    write_recipe(tmp_path / "recipe.yaml", config, [], {}, "cpu", "random, seed 0", {})
+    write_recipe(tmp_path / "recipe.yaml", recipe_of(config, [], {}, "cpu", "random, seed 0"))
     recorded = read_recipe(tmp_path / "recipe.yaml").config["model"]
     assert (recorded["library"], recorded["architecture"], recorded["sizes"]["B"]) == ("suite", "demucs", 2)
     assert recorded["inputs"] == {}

@@ -188,6 +188,7 @@ def test_names_and_options_that_are_not_there(capsys: pytest.CaptureFixture[str]
     assert len(capsys.readouterr().out.splitlines()) == len(script.QUICK)
 
 
+@pytest.mark.slow
 def test_small_models_end_to_end_and_taken_up_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--outputs", str(tmp_path), "--workers", "2"]
     assert script.main(["dcgan_generator", "lennard_jones", "soft_actor_critic", *options]) == 0

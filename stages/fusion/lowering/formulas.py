@@ -62,7 +62,9 @@ def neg(a: Expr) -> Expr:
 
 
 def absolute(a: Expr) -> Expr:
-    return a if a.dtype in (DType.BOOL, DType.UINT8) else op("abs", a)
+    if a.dtype is DType.BOOL:
+        raise TypeError("eager takes no absolute value of bools")
+    return a if a.dtype is DType.UINT8 else op("abs", a)
 
 
 def sign(a: Expr) -> Expr:
