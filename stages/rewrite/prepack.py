@@ -86,7 +86,7 @@ def _linear(graph: Graph, node: fx.Node, known: set[fx.Node], accurate: bool) ->
                 of_x = call(body, aten.slice.Tensor, (x, 1, *bounds), like=node)
                 of_weight = call(body, aten.slice.Tensor, (weight, 0, *bounds), like=node)
             packed = _packed(graph, node, of_weight, rows, known)
-            args = (of_x, packed, bias if new is None else None, "none", [], "")
+            args: tuple[Any, ...] = (of_x, packed, bias if new is None else None, "none", [], "")
             made = call(body, mkldnn._linear_pointwise.default, args, like=node)
             new = made if new is None else call(body, aten.add.Tensor, (new, made), like=node)
     assert new is not None
