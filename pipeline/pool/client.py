@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.pool.task import Ended, Stop, Task, Told, Warm
 
-_LEAVE_SECONDS = 10.0  # that the server has for killing what is left and ending itself
+_LEAVE_SECONDS = 30.0  # that the server has for killing what is left and ending itself
 
 
 class PoolDied(Exception):

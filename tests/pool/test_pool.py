@@ -48,7 +48,7 @@ def alive(process: int) -> bool:
         return False
 
 
-def gone(process: int, seconds: float = 10.0) -> bool:
+def gone(process: int, seconds: float = 40.0) -> bool:
     end = time.monotonic() + seconds
     while alive(process) and time.monotonic() < end:
         time.sleep(0.05)
