@@ -94,9 +94,13 @@ class Server:
         finally:
             for process in list(self.jobs):
                 processes.kill_group(process)
-            for process in processes.children(os.getpid()):
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            # What a job started becomes a child of this process only when the job is dead.
+            while left := processes.children(os.getpid()):
+                for process in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(-1, 0)
 
     def _answer(self, request: object) -> None:
         if isinstance(request, Warm):
