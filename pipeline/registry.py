@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from pipeline.recipe import FILE
 from pipeline.tracking import Payload, read_payload
 from pipeline.tracking_store import TrackingError, absolute, client_of, reached, without_password
 
@@ -34,8 +35,8 @@ def register(folder: Path, name: str, alias: str | None, uri: str, timeout_secon
     if not payload.run_id or payload.uri != without_password(uri):
         where = f"in {payload.uri}" if payload.run_id else "in no store"
         raise TrackingError(f"the run in {folder} is {where}, not in {without_password(uri)}; log it there first")
-    if not (folder / "recipe.yaml").is_file():
-        raise TrackingError(f"{folder} has no recipe.yaml")
+    if not (folder / FILE).is_file():
+        raise TrackingError(f"{folder} has no {FILE}")
     with tempfile.TemporaryDirectory() as made, reached(uri, timeout_seconds):
         model = Path(made) / MODEL
         _save(folder, payload, model)

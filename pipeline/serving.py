@@ -23,9 +23,8 @@ from pipeline.device import device_of
 from pipeline.models import load
 from pipeline.optimized import Optimized
 from pipeline.progress import Progress
+from pipeline.recipe import FILE
 from stages.ir.errors import UserError
-
-RECIPE = "recipe.yaml"
 
 
 class CompiledModel:
@@ -74,4 +73,4 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> CompiledModel:
     """MLflow's own name for what makes the model out of the registered folder."""
-    return CompiledModel(Path(path) / RECIPE, tuple((model_config or {}).get("trust", ())))
+    return CompiledModel(Path(path) / FILE, tuple((model_config or {}).get("trust", ())))

@@ -17,6 +17,7 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.files import write_whole
+from pipeline.recipe import FILE
 from pipeline.report.charts import Point, scatter
 from pipeline.report.page import Html, join, section, tag
 from pipeline.search import ranking
@@ -24,7 +25,7 @@ from pipeline.search.goals import METRICS, SENSES, Goals, Trial, read_goals, tri
 from pipeline.sweep.source import Source
 from pipeline.sweep.table import Row, readable
 
-RECIPE, WINNER, CSV = "recipe.yaml", "winner.yaml", "trials.csv"
+WINNER, CSV = "winner.yaml", "trials.csv"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Conclusion:
     @property
     def _recipe(self) -> Path:
         assert self.winner is not None
-        return Path(self.winner.record.folder) / RECIPE
+        return Path(self.winner.record.folder) / FILE
 
     # ---- in files and figures -------------------------------------------------------------------
 

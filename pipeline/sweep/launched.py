@@ -65,12 +65,7 @@ def run_launched(
     before = {path: records.read(path) for path in _files(folder)}
     with Pool(["pipeline.sweep.job"]) as pool:
         running = Sweep.of(planned, pool, folder, sweep, console)
-        try:
-            running.announce()
-        except KeyboardInterrupt:
-            with suppress(OSError):
-                folder.rmdir()
-            raise
+        running.announce()
         with (
             _shown(planned, folder, before, at_once, console),
             _asking_to_stop(folder, console),

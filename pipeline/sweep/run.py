@@ -62,12 +62,7 @@ def run_sweep(
     said = f"sweep: {source.outlook()}, {done} with a result already; results in {folder}"
     console.print(said, markup=False, soft_wrap=True)
     running.opened(folder)
-    try:
-        running.announce()
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
+    running.announce()
     return running.concluded(running.run())
 
 
@@ -144,10 +139,15 @@ class Sweep:
         self.source.opened(folder)
 
     def announce(self) -> None:
-        """Make the sweep known to MLflow, before its jobs are logged there."""
+        """Make the sweep known to MLflow, before its jobs are logged there. Ctrl-C leaves no empty folder."""
         tracked = [each.job.config for each in self.planned if each.job.config.tracking.enabled]
-        for line in (self._in_process("announce", (tracked[0], self.sweep)) or []) if tracked else []:
-            self._say(line)
+        try:
+            for line in (self._in_process("announce", (tracked[0], self.sweep)) or []) if tracked else []:
+                self._say(line)
+        except KeyboardInterrupt:
+            with suppress(OSError):
+                self.folder.rmdir()
+            raise
 
     # ---- running -------------------------------------------------------------------------------
 

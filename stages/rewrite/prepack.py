@@ -29,7 +29,7 @@ mkldnn = torch.ops.mkldnn
 # its error is 1.4 times MKL's. One row is added up otherwise, and with the smaller error of the two.
 LONGEST_SUM = 192
 # Of a linear layer: sums of up to so many, and so many of them added up. 128×768→3072 takes 5.7 ms in one, 6.9 in two,
-# 7.7 in three and 10.0 by MKL; 128×3072→768 takes 6.8 by MKL as in two (docs/measurements/cpu_first_runs.md).
+# 7.7 in three and 10.0 by MKL; 128×3072→768 takes 6.8 by MKL and in four (docs/measurements/cpu_first_runs.md).
 LONGEST_PART, MOST_PARTS = 384, 2
 
 
