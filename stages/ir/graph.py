@@ -127,7 +127,24 @@ def verify(graph: Graph) -> None:
             raise IRError(f"graph: node '{node.name}' is a {node.op}; only calls of functions are functional ATen")
         if node.op in ("placeholder", "call_function") and "val" not in node.meta:
             raise IRError(f"graph: node '{node.name}' has no value meta")
+    nodes = {node.name: node for node in graph.module.graph.nodes if node.op == "placeholder"}
+    for entry in graph.inputs:
+        if entry.kind == "constant" and not lies_as(entry.tensor, nodes[entry.name].meta["val"]):
+            raise IRError(f"graph: constant '{entry.name}' lies in memory otherwise than its value meta says")
     graph.module.graph.lint()
+
+
+def lies_as(tensor: Any, value: Any) -> bool:
+    """Whether the strides of `tensor` cannot be told from those of its fake `value`, or it has none (an opaque layout).
+
+    Strides of dimensions of one element reach nothing.
+    """
+    if not isinstance(tensor, torch.Tensor) or not isinstance(value, torch.Tensor) or 0 in value.shape:
+        return True
+    if tensor.layout is not torch.strided or value.layout is not torch.strided:
+        return True
+    strides = zip(value.shape, value.stride(), tensor.stride())
+    return all(mine == theirs for size, mine, theirs in strides if size > 1)
 
 
 def values_of(node: fx.Node) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from stages.ir.graph import Graph, GraphInput
+from stages.ir.graph import Graph, GraphInput, lies_as
 from stages.ir.words import counted
 from stages.rewrite.edit import aten, drop_dead, is_pure, is_view, tensor_of
 
@@ -143,6 +143,10 @@ def _extend_prologue(graph: Graph, needed: list[fx.Node]) -> None:
     body.lint()
     prologue = fx.GraphModule(torch.nn.Module(), body)
     values = dict(zip(names, run_prologue(prologue, list(weights.values())), strict=True))
+    moved_in_memory = [(node, name) for node, name in fresh if not lies_as(values[name], tensor_of(node))]
+    if moved_in_memory:
+        _lay_out(prologue, {names.index(name): tensor_of(node) for node, name in moved_in_memory})
+        values = dict(zip(names, run_prologue(prologue, list(weights.values())), strict=True))
 
     for node, name in fresh:
         _become_constant(graph, node, name, values[name])
@@ -153,6 +157,26 @@ def _extend_prologue(graph: Graph, needed: list[fx.Node]) -> None:
     graph.prologue, graph.weights_of_prologue = prologue, list(weights.values())
     graph.constants_of_prologue = names
     assert all(name in alive or name in names for name in names)
+
+
+def _lay_out(prologue: fx.GraphModule, wanted: dict[int, torch.Tensor | None]) -> None:
+    """Copy results of the prologue, by position, into the strides of `wanted`.
+
+    A library may give other strides than torch's FakeTensors say. Kernels read a constant's memory by those that the
+    graph has.
+    """
+    output = next(iter(reversed(prologue.graph.nodes)))
+    results = list(output.args[0])
+    for position, like in wanted.items():
+        assert like is not None
+        with prologue.graph.inserting_before(output):
+            sizes = (list(like.shape), list(like.stride()))
+            options = {"dtype": like.dtype, "device": like.device}
+            empty = prologue.graph.call_function(aten.empty_strided.default, sizes, options)
+            results[position] = prologue.graph.call_function(aten.copy.default, (empty, results[position]))
+    output.args = (tuple(results),)
+    prologue.graph.lint()
+    prologue.recompile()
 
 
 def _ancestors(nodes: list[fx.Node]) -> list[fx.Node]:

@@ -22,6 +22,7 @@ from torch import fx
 from stages.ir.graph import Graph
 from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, fake_mode_of, frozen_values, replace, tensor_of
+from stages.rewrite.propagate import update_all
 
 mkldnn = torch.ops.mkldnn
 
@@ -53,6 +54,8 @@ def _prepack(graph: Graph, accurate: bool) -> str:
     linears = [node for node in products if _linear(graph, node, known, accurate)]
     windows = calls(graph, aten.convolution.default)
     convolutions = [node for node in windows if _convolution(graph, node, known, accurate)]
+    if convolutions:
+        update_all(graph)  # oneDNN gives channels last
     made = {"linear layer": len(linears), "convolution": len(convolutions)}
     counts = [counted(count, what) for what, count in made.items() if count]
     return " and ".join(counts) + " packed for oneDNN" if counts else ""

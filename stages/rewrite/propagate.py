@@ -30,6 +30,13 @@ def propagate(graph: Graph, wanted: list[Any], tidy: bool = False) -> None:
     wanted   what `outputs_of` gave before anything was rewritten
     tidy     drop copies for the sake of a layout that their operand now has anyway
     """
+    update_all(graph, tidy)
+    _restore_outputs(graph, wanted)
+
+
+def update_all(graph: Graph, tidy: bool = False) -> None:
+    """`update` of every call, in order: what a pass does that puts other layouts into the graph, so that passes after
+    it read true ones. Constant folding runs what it folds."""
     body = graph.module.graph
     mode = fake_mode_of(graph.module)
     returned = set(output_of(graph).all_input_nodes)
@@ -39,7 +46,6 @@ def propagate(graph: Graph, wanted: list[Any], tidy: bool = False) -> None:
                 update(body, node)
             if tidy and node not in returned:
                 drop_identity(node)  # those that read it are still to come
-    _restore_outputs(graph, wanted)
 
 
 def update(body: fx.Graph, node: fx.Node) -> None:
@@ -77,7 +83,7 @@ def _restore_outputs(graph: Graph, wanted: list[Any]) -> None:
     restored: dict[fx.Node, fx.Node] = {}
     for node, old in zip(returned, wanted, strict=True):  # type: ignore[arg-type]
         new = tensor_of(node)
-        if old is None or new is None or node.op == "placeholder" or old.stride() == new.stride() or node in restored:
+        if old is None or new is None or old.stride() == new.stride() or node in restored:
             continue
         with graph.module.graph.inserting_before(output):
             size, stride = list(old.shape), list(old.stride())

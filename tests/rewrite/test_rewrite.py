@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pipeline import optimize
 from stages import rewrite
 from stages.ir.errors import ConfigError
 from stages.rewrite.config import RewriteConfig
@@ -219,6 +220,39 @@ def test_a_convolution_that_is_returned_keeps_eagers_strides():
     graph = rewritten(module, x)
     assert "mkldnn._convolution_pointwise.default" in targets(graph)
     check(graph, module, x)
+
+
+class OnWeightsAlone(nn.Module):
+    """oneDNN gives the convolution's result channels last; what is computed from it was traced as contiguous."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.image = nn.Buffer(torch.randn(1, 3, 6, 5))
+
+    def forward(self, x):
+        y = F.relu(self.conv(self.image))
+        return torch.cat((x, y), 1), y.flatten(1) + 1, y
+
+
+def test_a_convolution_of_weights_alone_lies_as_the_graph_says():
+    module, x = OnWeightsAlone().eval(), torch.randn(1, 2, 6, 5)
+    graph = rewritten(module, x)
+    placeholders = {node.name: node for node in graph.module.graph.nodes if node.op == "placeholder"}
+    folded = [entry for entry in graph.inputs if entry.kind == "constant"]
+    assert folded and all(entry.tensor.stride() == placeholders[entry.name].meta["val"].stride() for entry in folded)
+    check(graph, module, x)
+
+
+def test_a_convolution_of_weights_alone_is_right_also_after_a_change():
+    module, x = OnWeightsAlone().eval(), torch.randn(1, 2, 6, 5)
+    fast = optimize(module, x)
+    for _ in range(2):
+        for mine, eager in zip(fast(x), module(x), strict=True):
+            torch.testing.assert_close(mine, eager.detach())
+        with torch.no_grad():
+            module.conv.weight.mul_(2)
+            module.conv.bias.add_(1)
 
 
 @pytest.mark.parametrize(
