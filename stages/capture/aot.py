@@ -35,6 +35,7 @@ from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
 from stages.capture.overlap import overlaps_itself, refused_write
 from stages.capture.strides import keep_strides, returned_by
+from stages.capture.true_strides import true_strides
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
 
 CompileGraph = Callable[[Graph], Callable[[list[Any]], Sequence[Any]]]
@@ -131,7 +132,7 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions.table(),
     )
-    with decompositions.kept_whole(), _named_if_not_static():
+    with decompositions.kept_whole(), true_strides(), _named_if_not_static():
         try:
             call = backend(module, list(example_inputs))
         except (DataDependentOutputException, DynamicOutputShapeException):

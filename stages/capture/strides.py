@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims_common import make_contiguous_strides_for
+
+from stages.ir.views import is_static
 
 aten = torch.ops.aten
 
@@ -30,10 +33,21 @@ def returned_by(module: fx.GraphModule) -> list[Any]:
     doubtful: set[fx.Node] = set()
     for node in module.graph.nodes:
         untrue = getattr(node.target, "__name__", "") in UNTRUE and not all(map(_contiguous, node.all_input_nodes))
-        if untrue or not doubtful.isdisjoint(node.all_input_nodes):
+        if untrue or _ambiguous(node) or not doubtful.isdisjoint(node.all_input_nodes):
             doubtful.add(node)
     known = [value if isinstance(value, fx.Node) and value not in doubtful else None for value in values]
     return [None if node is None else node.meta.get("example_value") for node in known]
+
+
+def _ambiguous(node: fx.Node) -> bool:
+    """Whether a value is an image or a volume for which torch tells by the stride of a dimension of one element whether
+    it is channels last: Dynamo traces without `true_strides`. What the caller passes is known."""
+    value = node.meta.get("example_value")
+    if node.op == "placeholder" or not is_static(value):
+        return False
+    assert value is not None
+    plain = make_contiguous_strides_for(value.shape)
+    return value.dim() in (4, 5) and 1 in value.shape and value.stride() != plain
 
 
 def _contiguous(node: fx.Node) -> bool:

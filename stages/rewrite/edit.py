@@ -10,8 +10,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from stages.ir.graph import Graph
+from stages.ir.views import restrided
 
 aten = torch.ops.aten
+
+VIEWS = (aten.view.default, aten._unsafe_view.default)
 
 
 def fake_mode_of(module: fx.GraphModule) -> FakeTensorMode:
@@ -25,6 +28,12 @@ def fake_mode_of(module: fx.GraphModule) -> FakeTensorMode:
 def value_of(argument: Any) -> Any:
     """`argument` with each node replaced by its fake value."""
     return fx.map_arg(argument, lambda node: node.meta["val"])
+
+
+def computed(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The fake value of a call, under the graph's fake mode."""
+    result = target(*value_of(args), **value_of(kwargs))
+    return restrided(result, value_of(args[0])) if target in VIEWS else result
 
 
 def call(
@@ -48,7 +57,7 @@ def call(
     if value is None:
         assert graph.owning_module is not None
         with fake_mode_of(graph.owning_module), torch.no_grad():
-            value = target(*value_of(args), **value_of(kwargs))
+            value = computed(target, args, kwargs)
     node.meta["val"] = value
     return node
 

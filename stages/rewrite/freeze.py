@@ -171,7 +171,7 @@ def _lay_out(prologue: fx.GraphModule, wanted: dict[int, torch.Tensor | None]) -
         assert like is not None
         with prologue.graph.inserting_before(output):
             sizes = (list(like.shape), list(like.stride()))
-            options = {"dtype": like.dtype, "device": like.device}
+            options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
             empty = prologue.graph.call_function(aten.empty_strided.default, sizes, options)
             results[position] = prologue.graph.call_function(aten.copy.default, (empty, results[position]))
     output.args = (tuple(results),)

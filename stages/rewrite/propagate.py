@@ -12,10 +12,9 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.views import view_strides
 from stages.rewrite.cleanup import drop_identity
-from stages.rewrite.edit import aten, call, fake_mode_of, output_of, tensor_of, value_of
-
-VIEWS_OF_LAYOUT = (aten.view.default, aten._unsafe_view.default)
+from stages.rewrite.edit import VIEWS, aten, call, computed, fake_mode_of, output_of, tensor_of
 
 
 def outputs_of(graph: Graph) -> list[Any]:
@@ -51,7 +50,7 @@ def update_all(graph: Graph, tidy: bool = False) -> None:
 def update(body: fx.Graph, node: fx.Node) -> None:
     """Compute the fake value of `node` anew, under the graph's fake mode; a view that memory no longer allows becomes
     one of a copy."""
-    if node.target in VIEWS_OF_LAYOUT and not _viewable(node):
+    if node.target in VIEWS and not _viewable(node):
         with body.inserting_before(node):
             plain = call(body, aten.clone.default, (node.args[0],), _CONTIGUOUS, like=node)
         node.args = (plain, *node.args[1:])
@@ -61,7 +60,7 @@ def update(body: fx.Graph, node: fx.Node) -> None:
     if getattr(node.target, "namespace", "") == "mkldnn" and "reorder" in str(node.target):
         return  # an opaque packed weight: described by the plain tensor it was packed from
     assert callable(node.target)
-    node.meta["val"] = node.target(*value_of(node.args), **value_of(node.kwargs))
+    node.meta["val"] = computed(node.target, node.args, node.kwargs)
 
 
 _CONTIGUOUS: dict[str, Any] = {"memory_format": torch.contiguous_format}
@@ -71,8 +70,8 @@ def _viewable(node: fx.Node) -> bool:
     source = tensor_of(node.args[0])
     assert source is not None
     try:
-        source.view(node.args[1])  # type: ignore[arg-type]
-    except (RuntimeError, ValueError):
+        view_strides(source, node.args[1])  # type: ignore[arg-type]
+    except RuntimeError:
         return False
     return True
 

@@ -222,6 +222,16 @@ def test_a_convolution_that_is_returned_keeps_eagers_strides():
     check(graph, module, x)
 
 
+def test_a_row_of_pixels_that_onednn_gives_channels_last_is_no_view_of_a_vector():
+    """[2, 8, 1, 5] of strides (40, 1, 40, 8): FakeTensors take it for a view of shape [2, 40]."""
+    module = Function(lambda self, x: self.conv(x).reshape(2, 40) @ self.w, w=torch.randn(40, 3))
+    module.conv = nn.Conv2d(3, 8, (1, 3), padding=(0, 1)).eval()
+    x = torch.randn(2, 3, 1, 5)
+    graph = rewritten(module, x)
+    assert "mkldnn._convolution_pointwise.default" in targets(graph)
+    check(graph, module, x)
+
+
 class OnWeightsAlone(nn.Module):
     """oneDNN gives the convolution's result channels last; what is computed from it was traced as contiguous."""
 
