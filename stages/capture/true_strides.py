@@ -26,8 +26,10 @@ aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 # Operators of two operands of which one may be a number.
 _WITH_SCALARS = frozenset(
-    """add sub mul div rsub fmod remainder floor_divide true_divide eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor
-    maximum minimum xlogy atan2 where""".split()
+    (
+        *("add", "sub", "mul", "div", "rsub", "fmod", "remainder", "floor_divide", "true_divide", "maximum", "minimum"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "xlogy", "atan2", "where"),
+    )
 )
 # Tagged pointwise, and laid out by rules of their own.
 _OTHERWISE = frozenset({aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten._to_copy.default, aten.clone.default})

@@ -2,8 +2,8 @@
 
 Comes in: the operands, as tensors of any device or FakeTensors with numbers for sizes. Goes out: the strides of the
 result in eager. The rules are those of ATen/native/TensorIterator.cpp, in words: operands of one shape and one layout
-give that layout; otherwise the dimensions are ordered by the strides of the first operand that tells two apart, those of
-equal stride by size, and packed in that order.
+give that layout; otherwise the dimensions are ordered by the strides of the first operand that tells two apart, those
+of equal stride by size, and packed in that order.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -79,6 +81,9 @@ class _WidestWins(TorchDispatchMode):
     What torch has in narrower floats only is computed by `widened.IN_FLOAT64`.
     Models hold plain tensors that are no buffers, and build float32 tables on the way; matrix products refuse such a
     mix. Where the model's code itself casts float64 down, it is left to: the reference is then as eager gives it.
+    A number that torch refuses to put into a narrower float, since it is beyond its range, becomes the largest that
+    there is: models take such numbers from their values' type (`torch.finfo(scores.dtype).min`), which is float64 here,
+    and put them into tensors that they make in float32.
     """
 
     def __init__(self) -> None:
@@ -97,7 +102,30 @@ class _WidestWins(TorchDispatchMode):
         target = kwargs.get("dtype")
         if torch.float64 in floats and isinstance(target, torch.dtype) and target.is_floating_point:
             self.casts_down += target is not torch.float64
-        return IN_FLOAT64.get(func, func)(*args, **kwargs) if torch.float64 in floats else func(*args, **kwargs)
+        if torch.float64 in floats:
+            func = IN_FLOAT64.get(func, func)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            narrow = _narrowest(args, kwargs)
+            args, kwargs = tree_map_only(float, partial(_saturated, dtype=narrow), (args, kwargs))
+            return func(*args, **kwargs)
+
+
+def _narrowest(args: Any, kwargs: Any) -> torch.dtype:
+    """The floating type that a call's numbers are put into: that of its tensors, or of the tensor that it makes."""
+    leaves = tree_leaves((args, kwargs))
+    types = [leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    floats = [item for item in types if isinstance(item, torch.dtype) and item.is_floating_point]
+    return min(floats, key=lambda dtype: torch.finfo(dtype).max, default=torch.get_default_dtype())
+
+
+def _saturated(number: float, dtype: torch.dtype) -> float:
+    """`number`, or the largest of `dtype` on its side where it is finite and beyond."""
+    limit = torch.finfo(dtype).max
+    return min(max(number, -limit), limit) if isfinite(number) else number
 
 
 class _ConvolutionsToo(TorchFunctionMode):

@@ -128,3 +128,26 @@ def test_a_convolution_of_what_the_model_made_in_float32(kind):
     expected = layer.double()(torch.ones(1, 2, *[4] * (layer.weight.ndim - 2), dtype=torch.float64))
     got = reference.observations[0].leaves["output"].value
     torch.testing.assert_close(got, expected.detach(), rtol=1e-14, atol=1e-14)
+
+
+LOWEST, LARGEST = torch.finfo(torch.float64).min, torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: torch.max(x, torch.full((), torch.finfo(x.dtype).min)), [1.0, 2.0]),  # as XGLM does
+        (lambda x: torch.full((2,), torch.finfo(x.dtype).min), [-LARGEST, -LARGEST]),
+        (lambda x: torch.zeros(2).masked_fill(x > 1, torch.finfo(x.dtype).max), [0.0, LARGEST]),
+        (lambda x: torch.zeros(2).masked_fill_(x > 1, LOWEST), [0.0, -LARGEST]),
+        (lambda x: torch.zeros(2).fill_(LOWEST), [-LARGEST, -LARGEST]),
+        (lambda x: torch.ones(2).clamp(min=LOWEST, max=0.25), [0.25, 0.25]),
+        (lambda x: torch.full((2,), 0.1), [0.1, 0.1]),
+        (lambda x: torch.full((2,), float("-inf")), [-torch.inf, -torch.inf]),
+        (lambda x: x.masked_fill(x > 1, LOWEST), [1.0, LOWEST]),
+    ],
+)
+def test_a_number_beyond_a_narrower_type_becomes_its_largest(function, expected):
+    reference = float64_reference(function, [((torch.tensor([1.0, 2.0]),), {})], CPU)
+    value = reference.observations[0].leaves["output"].value
+    assert torch.equal(value, torch.tensor(expected, dtype=value.dtype))
