@@ -166,9 +166,13 @@ def _validate(model: Model, compilation: Compilation, session: Session, result: 
         result.notes.append("not validated: the stage was left out, so nobody knows whether the result is right")
         progress.say(f"note: {result.notes[-1]}")
         return "unvalidated"
-    sets = [model.inputs(config.validate.seed + number) for number in range(config.validate.input_sets)]
+
+    def inputs_of(number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return model.inputs(config.validate.seed + number)
+
+    sets = [inputs_of(number) for number in range(config.validate.input_sets)]
     with progress.stage("validate"):
-        result.validation = validate(compilation.call, model.module, sets, session, model.metric)
+        result.validation = validate(compilation.call, model.module, sets, session, model.metric, inputs_of)
     if not result.validation.passed:
         if config.validate.bisect:
             with progress.stage("bisect"), torch.no_grad():

@@ -29,10 +29,12 @@ def validate(
     inputs: Sequence[Call],
     session: Session,
     metric: Metric | None = None,
+    more: Callable[[int], Call] | None = None,
 ) -> Any:
     """Compare `candidate` with `model` on every one of `inputs`.
 
     metric   figures of the model's own task, as a function of the candidate
+    more     the inputs of a number, where there are more than `inputs`
     """
     stage = session.stage("validate")
     if stage is None:
@@ -48,6 +50,7 @@ def validate(
             config.validate,
             precision=config.precision.mode,
             state=dict(model.named_buffers()) if isinstance(model, torch.nn.Module) else {},
+            more=more,
         )
         if metric is not None:
             result = replace(result, task_metrics=metric(candidate))

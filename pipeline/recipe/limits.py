@@ -25,6 +25,7 @@ _NUMBERS = (
     ("config.*.seed", (1 << 63) - 1),
     ("config.device.*", 4096),
     ("config.validate.input_sets", 1000),
+    ("config.validate.few_sets", 1000),
     ("config.benchmark.*", 100_000),
     ("config.*", 1 << 24),
     ("kernels*.launches", 1 << 24),

@@ -195,7 +195,11 @@ def _validation(validation: Validation) -> Html:
 
 def _check_row(check: OutputCheck) -> list[Cell]:
     verdict = tag("span", "ok", "yes") if check.passed else tag("span", "wrong", "no")
-    about: list[Cell] = [str(check.input_set), tag("code", check.output), f"{check.dtype}{list(check.shape)}"]
+    about: list[Cell] = [
+        "all" if check.input_set is None else str(check.input_set),
+        tag("code", check.output),
+        f"{check.dtype}{list(check.shape)}",
+    ]
     if check.errors is None or check.eager_errors is None:
         exact = (
             "equal"

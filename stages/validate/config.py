@@ -32,6 +32,9 @@ class ValidateConfig:
     factor        times eager's relative error that the candidate's may be
     peak_factor   times eager's peak error that the candidate's may be: the largest of many errors scatters more than
                   their norm, so it is allowed more
+    few_numbers   an output of at most so many numbers that fails by its error's size in a set is judged again by its
+                  error over all sets together; 0: none is
+    few_sets      over how many sets then
     floors        by name of the precision
     strides       whether strides must be eager's
     aliases       whether outputs must share memory with each other and with inputs as eager's do
@@ -42,6 +45,8 @@ class ValidateConfig:
     seed: int = 0
     factor: float = 2.0
     peak_factor: float = 4.0
+    few_numbers: int = 256
+    few_sets: int = 16
     floors: Mapping[str, Floor] = field(default_factory=dict)
     strides: bool = True
     aliases: bool = True
@@ -52,6 +57,13 @@ class ValidateConfig:
             self.input_sets >= 1, "validate.input_sets", f"{self.input_sets} inputs prove nothing", "Give 1 or more."
         )
         require(self.seed >= 0, "validate.seed", f"{self.seed} is negative")
+        require(self.few_numbers >= 0, "validate.few_numbers", f"{self.few_numbers} is negative")
+        require(
+            self.few_sets >= 10,
+            "validate.few_sets",
+            f"{self.few_sets} sets tell too little of one number",
+            "Give >= 10.",
+        )
         for key in ("factor", "peak_factor"):
             value = getattr(self, key)
             require(

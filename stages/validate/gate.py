@@ -7,6 +7,7 @@ for each output and the reasons that belong to the call as a whole (structure, a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -24,16 +25,14 @@ def check_call(
     config: ValidateConfig,
     precision: str,
 ) -> tuple[list[OutputCheck], list[str]]:
-    """All checks of input set `number`. The reasons name the set and the path."""
+    """All checks of input set `number`, and the reasons that belong to the call as a whole."""
     checks = []
     for path, expected in eager.leaves.items():
         if path in candidate.leaves:
             # A float64 run may leave unchanged what rounding changes; then eager itself is what to compare with.
             truth = reference.leaves.get(path, expected)
             checks.append(_check_leaf(number, path, candidate.leaves[path], expected, truth, config, precision))
-    reasons = [f"input set {number}: {reason}" for reason in _call_reasons(candidate, eager, config)]
-    reasons += [f"input set {number}, {check.output}: {reason}" for check in checks for reason in check.reasons]
-    return checks, reasons
+    return checks, [f"input set {number}: {reason}" for reason in _call_reasons(candidate, eager, config)]
 
 
 def _call_reasons(candidate: Observation, eager: Observation, config: ValidateConfig) -> Iterator[str]:
@@ -74,26 +73,23 @@ def _check_leaf(
         return OutputCheck(number, path, eager.dtype, eager.shape, reasons=tuple(reasons))
     out, own, ref = (value for value in values if value is not None)
     if own.is_floating_point() or own.is_complex():
-        return _check_floating(number, path, eager, (out, own, ref), config, precision)
+        return check_sizes(OutputCheck(number, path, eager.dtype, eager.shape), (out, own, ref), config, precision)
     return _check_exact(number, path, eager, (out, own, ref))
 
 
-def _check_floating(
-    number: int,
-    path: str,
-    eager: Leaf,
+def check_sizes(
+    about: OutputCheck,
     values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     config: ValidateConfig,
     precision: str,
 ) -> OutputCheck:
-    """Errors within `factor` times eager's own plus the floor, and NaN and infinities where eager has them."""
+    """`about` with its verdict: errors within `factor` times eager's own plus the floor, NaN and infinities where eager
+    has them. values: the candidate's, eager's, the reference's."""
     out, own, ref = values
     floor = config.floor(precision)
     finite = torch.isfinite(wide(out)) & torch.isfinite(wide(own)) & torch.isfinite(wide(ref))
     errors, eager_errors = errors_of(out, ref, finite), errors_of(own, ref, finite)
     reasons = []
-    if pattern := pattern_differs(out, own):
-        reasons.append(pattern)
     limits = {}
     for name, factor in (("relative_error", config.factor), ("peak_error", config.peak_factor)):
         error, base, allowed = getattr(errors, name), getattr(eager_errors, name), getattr(floor, name)
@@ -103,16 +99,15 @@ def _check_floating(
                 f"{name.replace('_', ' ')} {error:.3g} exceeds {limits[name]:.3g}, "
                 f"which is {factor:g} x eager's {base:.3g} + the floor {allowed:.1g}"
             )
-    return OutputCheck(
-        number,
-        path,
-        eager.dtype,
-        eager.shape,
-        errors,
-        eager_errors,
-        limits["relative_error"],
-        limits["peak_error"],
-        reasons=tuple(reasons),
+    pattern = pattern_differs(out, own)
+    return replace(
+        about,
+        errors=errors,
+        eager_errors=eager_errors,
+        relative_limit=limits["relative_error"],
+        peak_limit=limits["peak_error"],
+        by_size=bool(reasons) and not pattern,
+        reasons=(*([pattern] if pattern else []), *reasons),
     )
 
 

@@ -10,15 +10,17 @@ from stages.validate.measure import Errors
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """One output (or changed input, or changed state) on one input set.
+    """One output (or changed input, or changed state) on one input set, or on all of them together.
 
+    input_set    its number; None where the values of all sets were taken for one output (`shape` begins with how many)
     limit        the largest relative and peak error that pass: factor x eager's + floor; None for what is compared
                  exactly
     mismatches   elements that had to be equal and are not; None for floating outputs
+    by_size      whether it fails by the size of its error and by nothing else
     reasons      why it fails; empty where it passes
     """
 
-    input_set: int
+    input_set: int | None
     output: str
     dtype: str
     shape: tuple[int, ...]
@@ -27,11 +29,17 @@ class OutputCheck:
     relative_limit: float | None = None
     peak_limit: float | None = None
     mismatches: int | None = None
+    by_size: bool = False
     reasons: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         return not self.reasons
+
+    @property
+    def place(self) -> str:
+        """Which input sets, in words."""
+        return f"all {self.shape[0]} input sets" if self.input_set is None else f"input set {self.input_set}"
 
 
 @dataclass(frozen=True)
