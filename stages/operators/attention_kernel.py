@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stages.codegen.triton import device
+from stages.operators.attention import FEW_ROWS
 
 PDL_CAPABILITY = (9, 0)
 
@@ -31,9 +32,11 @@ class Tiles:
     num_stages: int
 
 
-def tiles_for(batch_heads: int, queries: int, keys: int, depth: int, causal: bool) -> Tiles:
-    """The tiles that were fastest at such sizes (docs/measurements/h200_attention.md)."""
-    return Tiles(16, 64, 1, 2) if batch_heads * queries <= 4096 else Tiles(64, 64, 4, 3)
+def tiles_for(batch_heads: int, queries: int, keys: int) -> Tiles:
+    """Tiles that were the fastest or near it at such sizes (docs/measurements/h200_attention.md)."""
+    if batch_heads * queries <= FEW_ROWS:
+        return Tiles(16, 64 if keys <= 64 else 128, 4, 3)
+    return Tiles(64, 64, 4, 3)
 
 
 @triton.jit
@@ -109,7 +112,7 @@ def launch(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool
     """`torchweld::attention` by the kernel, on the current stream. For shapes that `suits` takes."""
     batch, heads, queries, depth = query.shape
     keys = key.shape[2]
-    tiles = tiles or tiles_for(batch * heads, queries, keys, depth, causal)
+    tiles = tiles or tiles_for(batch * heads, queries, keys)
     out = torch.empty_like(query)
     overlaps = query.is_cuda and torch.cuda.get_device_capability(query.device) >= PDL_CAPABILITY
     options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}

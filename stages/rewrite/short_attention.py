@@ -41,7 +41,7 @@ def _replace(graph: Graph, node: fx.Node) -> bool:
     tensors = [tensor_of(operand) for operand in (query, key, value)]
     results = _results(node)
     unfit = node.kwargs.keys() - {"scale"} or (mask is not None and given[mask] is not None) or given[dropout]
-    if unfit or results is None or None in tensors or not stages.operators.suits(*tensors):  # type: ignore[arg-type]
+    if unfit or results is None or None in tensors or not stages.operators.suits(*tensors, bool(given[causal])):  # type: ignore[arg-type, call-arg]
         return False
     scale = node.kwargs.get("scale")
     factor = 1 / math.sqrt(tensors[0].shape[-1]) if scale is None else float(scale)  # type: ignore[union-attr, arg-type]
@@ -49,9 +49,6 @@ def _replace(graph: Graph, node: fx.Node) -> bool:
     with body.inserting_before(node):
         arguments = (query, key, value, factor, bool(given[causal]))
         new = call(body, stages.operators.OPERATOR, arguments, like=node)
-    if any(new.meta["val"].stride() != result.meta["val"].stride() for result in results):
-        body.erase_node(new)
-        return False
     for result in results:
         if result is not node:
             replace(result, new)
