@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stages.codegen.triton import device
 from stages.operators.attention import FEW_ROWS
 
 PDL_CAPABILITY = (9, 0)
@@ -78,8 +77,8 @@ def attention_kernel(
     value += batch * value_batch + head * value_head
     out += batch * out_batch + head * out_head
     if OVERLAPS:
-        device.gdc_wait()
-        device.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     inside = row[:, None] < queries
     q = tl.load(query + row[:, None] * query_row + lane[None, :], mask=inside, other=0.0)
     largest = tl.full([ROWS], float("-inf"), tl.float32)
