@@ -23,6 +23,7 @@ from stages.rewrite.pointwise import pointwise_to_linear
 from stages.rewrite.pooling import pool_to_maxima
 from stages.rewrite.prepack import prepack, prepack_long_sums
 from stages.rewrite.propagate import outputs_of, propagate
+from stages.rewrite.short_attention import short_attention
 from stages.rewrite.siblings import merge_siblings
 from stages.rewrite.stems import patches_to_linear, space_to_depth
 
@@ -46,6 +47,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "fold_constants": fold_constants,
     "fold_masks": fold_masks,
     "fuse_attention": fuse_attention,
+    "short_attention": short_attention,
 }
 assert set(REWRITES) == set(PASSES)
 

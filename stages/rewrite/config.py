@@ -25,6 +25,7 @@ DEFAULT = (
     "fold_constants",
     "fold_masks",
     "fuse_attention",
+    "short_attention",
 )
 PASSES = (*DEFAULT, "prepack_long_sums")
 
