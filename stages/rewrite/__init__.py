@@ -16,6 +16,7 @@ from stages.rewrite.convolution_bias import peel_bias
 from stages.rewrite.freeze import fold_constants
 from stages.rewrite.gelu import fuse_gelu
 from stages.rewrite.layout import channels_last
+from stages.rewrite.linear_bias import peel_linear_bias
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.pad import pad_unaligned
 from stages.rewrite.pointwise import pointwise_to_linear
@@ -40,6 +41,7 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "pointwise_to_linear": pointwise_to_linear,
     "merge_siblings": merge_siblings,
     "pad_unaligned": pad_unaligned,
+    "peel_linear_bias": peel_linear_bias,
     "prepack": prepack,
     "prepack_long_sums": prepack_long_sums,
     "fold_constants": fold_constants,

@@ -20,6 +20,7 @@ DEFAULT = (
     "pointwise_to_linear",
     "merge_siblings",
     "pad_unaligned",
+    "peel_linear_bias",
     "prepack",
     "fold_constants",
     "fold_masks",
