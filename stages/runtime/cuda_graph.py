@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.library_flags import cudnn_benchmark
+from stages.ir.memory import write
 from stages.ir.program import Extern, Program, Step
 from stages.runtime.config import RuntimeConfig
 from stages.runtime.frame import Frame
@@ -139,7 +140,7 @@ class GraphLane:
             with torch.inference_mode(False):
                 self._copied = {place: empty(geometry) for place, geometry in self._users.items()}
         for place, own in self._copied.items():
-            own.copy_(inputs[place])
+            write(own, inputs[place])
         return new
 
     def _capture(self, inputs: Sequence[Tensor], epoch: int) -> None:

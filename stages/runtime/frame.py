@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.kernel import IRError
+from stages.ir.memory import write
 from stages.ir.program import BufferSpec, Extern, Launch, Program, TensorRef, tensor_refs
 from stages.ir.schedule import Schedule
 from stages.runtime.errors import step_error
@@ -111,7 +112,7 @@ class Frame:
     def copy_weights(self, inputs: Sequence[Tensor]) -> None:
         """Copy anew the weights that kernels cannot read where they are (see `views.aligned`)."""
         for slot, place in self._copied_weights:
-            slot.now.copy_(inputs[place])
+            write(slot.now, inputs[place])
 
     def execute(self) -> None:
         """Run all steps, or all but those that `outputs` runs. Raises `StepError` naming the one that failed."""
@@ -323,7 +324,7 @@ class Frame:
             return slot.take
         holder: list[Any] = [None]
         self._fill(holder, 0, ref)
-        return lambda result: holder[0].copy_(result)
+        return lambda result: write(holder[0], result)
 
     # ---- outputs ----------------------------------------------------------------------------
 
