@@ -1,9 +1,24 @@
-"""Writing to a tensor whatever its layout. Comes in: a tensor and its new values. Goes out: that tensor, written."""
+"""Tensors of which several elements are one place in memory: which they are, and how to write to one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two positions may lie at one element. Sound, and exact for every layout that slices, permutations and
+    expansions of a dense tensor give: each dimension has to step over all that the smaller ones reach."""
+    if 0 in shape:
+        return False
+    reached = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride < reached:
+            return True
+        reached = stride * (size - 1) + reached
+    return False
 
 
 def write(target: Tensor, source: Tensor) -> Tensor:
