@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 
+from stages.ir.memory import overlaps
+
 _WHOLE = """
 native_layer_norm native_group_norm _fused_rms_norm _native_batch_norm_legit_no_training
 _softmax _log_softmax _safe_softmax gelu silu var_mean mean
@@ -172,6 +174,39 @@ def _channel_shuffle(inner: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+# Composite operators that copy a tensor and then write to a part of it.
+_SCATTERS = "slice_scatter diagonal_scatter as_strided_scatter"
+
+
+def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    """An operator of `_SCATTERS` as eager has it for an expanded tensor: the copy is none.
+
+    FakeTensors of torch 2.11 are expanded as the argument is, memory that cannot hold the result.
+    """
+
+    def decomposed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return operator(x.clone(), *args, **kwargs) if overlaps(x.shape, x.stride()) else NotImplemented
+
+    return decomposed
+
+
+# Composite operators that eager refuses where their tensors are on several devices, and that torch takes apart into
+# `index` and `index_put`, which take indices from the CPU.
+_ON_ONE_DEVICE = "index_add index_copy take"
+
+
+def _on_one_device(operator: torch._ops.OpOverload, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, torch's decomposition of `operator`, of tensors on one device."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if len({tensor.device for tensor in tensors}) > 1:
+            raise RuntimeError(f"{operator} is given tensors on several devices")
+        return inner(*args, **kwargs)
+
+    return decomposed
+
+
 def _log_sigmoid(x: torch.Tensor) -> Any:
     """`log_sigmoid_forward` as eager lays its result out on a CPU: contiguous. torch's FakeTensors keep x's strides."""
     if x.device.type != "cpu" or x.is_contiguous():
@@ -232,5 +267,11 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = get_decompositions(operators)
     for operator in _BATCH_NORMS:
         ours[operator] = _batch_norm(found.get(operator, operator))
+    for name in _SCATTERS.split():
+        operator = getattr(torch.ops.aten, name).default
+        ours[operator] = _scatter(operator)
+    for name in _ON_ONE_DEVICE.split():
+        operator = getattr(torch.ops.aten, name).default
+        ours[operator] = _on_one_device(operator, found[operator])
     ours[torch.ops.aten.channel_shuffle.default] = _channel_shuffle(found[torch.ops.aten.channel_shuffle.default])
     return {**found, **ours}
