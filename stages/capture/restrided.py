@@ -38,7 +38,7 @@ def _is_whole(module: fx.GraphModule, storage: Any) -> bool:
     inside = [node for node in module.graph.nodes if _storage(node) == storage]
     given = [node for node in inside if node.op in ("placeholder", "get_attr")]
     first = _value(inside[0])
-    return len(given) <= 1 and first is not None and bool(first.is_contiguous()) and first.storage_offset() == 0
+    return len(given) <= 1 and first is not None and bool(first.is_contiguous() and first.storage_offset() == 0)
 
 
 def reaches_outside(node: fx.Node) -> bool:
