@@ -85,12 +85,13 @@ class GraphLane:
         return (*self._frame.memory, *self._copied.values())
 
     def run(self, inputs: Sequence[Tensor], weights: Weights) -> list[Any]:
-        """The outputs of a call. Raises `StepError` where a step fails by itself, `CaptureFailed` where only its
-        capture does.
+        """The outputs of a call. Raises `StepError` where a step fails by itself (an index out of range in the call
+        before is an error of this one), `CaptureFailed` where only its capture does.
 
         Looking at every weight takes the host longer than a launch. Where a second run would do no harm, the graph is
         launched as if no weight had changed, and looked at meanwhile; it runs once more where one had.
         """
+        self._frame.check_indices()
         moved = not self._copies and self._moved(inputs)
         moved |= self._copies and self._copy(inputs)
         if self._may_repeat and self._graph is not None and not moved and weights.epoch == self._epoch:
@@ -156,6 +157,7 @@ class GraphLane:
                 for _ in range(WARM_UPS):
                     self._frame.execute()
                 side.synchronize()
+                self._frame.check_indices()  # an error of the model's, while nothing takes it for one of the capture
                 self._graph, self._epoch = _record(self._frame.execute), epoch
             captured = True
         finally:
