@@ -33,6 +33,7 @@ from stages.capture import decompositions
 from stages.capture.boxed import boxed
 from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
+from stages.capture.generator_state import place_generator_state
 from stages.capture.overlap import overlaps_itself, refused_write
 from stages.capture.restrided import loses_its_place, reaches_outside
 from stages.capture.strides import keep_strides, returned_by
@@ -279,6 +280,7 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     """
     drop_tokens(module.graph)
     module.graph.eliminate_dead_code()
+    place_generator_state(module, training)
     for node in module.graph.nodes:
         if node.op == "call_function":
             node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion

@@ -214,6 +214,19 @@ def _log_sigmoid(x: torch.Tensor) -> Any:
     return torch.ops.aten.log_sigmoid_forward.default(x.contiguous())
 
 
+def _of_one_type(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, torch's decomposition of the gradient of a softmax, where all types are one, or where it is that of a
+    float32 softmax of half numbers on CUDA. Otherwise the operator stays whole, and says what eager says."""
+
+    def decomposed(gradient: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+        rounded = gradient.device.type == "cuda" and (gradient.dtype, input_dtype) == (torch.float32, torch.float16)
+        if gradient.dtype != output.dtype or not (gradient.dtype == input_dtype or rounded):
+            return NotImplemented
+        return inner(gradient, output, dim, input_dtype)
+
+    return decomposed
+
+
 def _native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """In eager's order (ATen/native/Dropout.cpp): torch scales the mask, which rounds the scale."""
     result = gradient * mask * scale
@@ -267,6 +280,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = get_decompositions(operators)
     for operator in _BATCH_NORMS:
         ours[operator] = _batch_norm(found.get(operator, operator))
+    for operator in (torch.ops.aten._softmax_backward_data.default, torch.ops.aten._log_softmax_backward_data.default):
+        ours[operator] = _of_one_type(found[operator])
     for name in _SCATTERS.split():
         operator = getattr(torch.ops.aten, name).default
         ours[operator] = _scatter(operator)

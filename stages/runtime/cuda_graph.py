@@ -43,7 +43,20 @@ def why_not(program: Program) -> str | None:
     for entry in program.inputs:
         if entry.kind == "user" and (device := geometry_of(program, entry.name).device).type != "cuda":
             return f"input '{entry.source or entry.name}' is on {device}, whose values a graph would not see change"
+    for step in program.externs:
+        if _hands_out_generator(step):
+            return f"{step.target} gives the state of the generator, which under a capture lies elsewhere"
     return None
+
+
+def _hands_out_generator(step: Extern) -> bool:
+    """Whether somebody uses the seed or offset that an attention drew its dropout from.
+
+    Outside of a capture they are on the CPU, as the program has it, under one on the GPU (see
+    `capture.generator_state`).
+    """
+    names = [returned.name for returned in getattr(getattr(step.target, "_schema", None), "returns", ())]
+    return any(name.startswith("philox_") for name, ref in zip(names, step.outputs) if ref is not None)
 
 
 def _is_random(step: Step) -> bool:

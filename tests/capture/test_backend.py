@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 
 import pytest
 import torch
@@ -282,3 +283,26 @@ def test_places_of_a_storage_that_is_written_to_are_eagers(offset, strides):
         got = call(inputs[0])
     assert torch.equal(got, model(inputs[1])) and torch.equal(memory, other)
     assert len(compiler.graphs) == whole
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["_softmax_backward_data", "_log_softmax_backward_data"])
+@pytest.mark.parametrize("types", itertools.product([torch.float32, torch.float16], repeat=3), ids=str)
+def test_the_gradient_of_a_softmax_takes_the_types_that_eager_takes(name, types):
+    gradient, output, input_dtype = types
+    operator = getattr(torch.ops.aten, name).default
+    arguments = torch.rand(2, 3).to(gradient), torch.rand(2, 3).to(output)
+
+    def model(*tensors):
+        return operator(*tensors, -1, input_dtype)
+
+    call = torch.compile(model, backend=make_backend(Compiler()), fullgraph=True)
+    try:
+        wanted = model(*arguments)
+    except RuntimeError as refusal:
+        with pytest.raises(RuntimeError, match=str(refusal)):
+            call(*arguments)
+    else:
+        got = call(*arguments)
+        assert got.dtype == wanted.dtype
+        torch.testing.assert_close(got, wanted)

@@ -388,6 +388,20 @@ def test_a_graph_writes_nothing_but_its_own_memory():
     torch.testing.assert_close(run([x, weight])[0], expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_the_state_of_the_generator_is_no_result_of_a_graph(used):
+    """Under a capture, attention puts seed and offset elsewhere than the program says."""
+    q = TensorRef("q", (1, 8, 4, 8), (256, 32, 8, 1))
+    seed = TensorRef("seed", (), ()) if used else None
+    arguments = (q, q, q, None, None, None, None, None, 0.5, 0)
+    step = Extern(aten._efficient_attention_forward.default, arguments, {}, (q, None, seed, None, None, None))
+    made = program([("q", "user", 256), ("seed", "extern", 1)], [step], [q])
+    device = torch.device("cuda", 0)
+    geometry = {"q": dataclasses.replace(made.geometry["q"], device=device)}
+    reason = why_not(dataclasses.replace(made, device=device, geometry=geometry))
+    assert "state of the generator" in reason if used else reason is None
+
+
 # ---- indices that are checked ---------------------------------------------------------------
 
 
