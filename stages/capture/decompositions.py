@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.ir.memory import overlaps
 
@@ -214,6 +215,26 @@ def _log_sigmoid(x: torch.Tensor) -> Any:
     return torch.ops.aten.log_sigmoid_forward.default(x.contiguous())
 
 
+# Pointwise operators of two tensors whose FakeTensors have the strides of the last one, where eager asks the first.
+_BINARY = "copysign.Tensor floor_divide.default special_xlog1py.default xlogy.Tensor"
+
+
+def _binary(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, an operator of `_BINARY` or torch's decomposition of it, laid out as eager does: as an addition."""
+
+    def decomposed(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if x.is_contiguous() and y.is_contiguous():
+            return NotImplemented if isinstance(inner, torch._ops.OpOverload) else inner(x, y)
+        with _disable_current_modes():
+            strides = torch.add(*(torch.empty_strided(t.shape, t.stride(), device="meta") for t in (x, y))).stride()
+        result: torch.Tensor = inner(x.contiguous(), y.contiguous())
+        if result.stride() == strides:
+            return result
+        return torch.ops.aten.copy.default(result.new_empty_strided(result.shape, strides), result)
+
+    return decomposed
+
+
 def _of_one_type(inner: Callable[..., Any]) -> Callable[..., Any]:
     """`inner`, torch's decomposition of the gradient of a softmax, where all types are one, or where it is that of a
     float32 softmax of half numbers on CUDA. Otherwise the operator stays whole, and says what eager says."""
@@ -282,6 +303,10 @@ def table() -> dict[Any, Callable[..., Any]]:
         ours[operator] = _batch_norm(found.get(operator, operator))
     for operator in (torch.ops.aten._softmax_backward_data.default, torch.ops.aten._log_softmax_backward_data.default):
         ours[operator] = _of_one_type(found[operator])
+    for name in _BINARY.split():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        ours[operator] = _binary(found.get(operator, operator))
     for name in _SCATTERS.split():
         operator = getattr(torch.ops.aten, name).default
         ours[operator] = _scatter(operator)

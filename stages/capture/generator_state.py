@@ -54,7 +54,7 @@ def _place(graph: fx.Graph, attention: fx.Node, state: fx.Node, training: bool) 
         return
     device = value.device if training else torch.device("cpu")
     with graph.inserting_before(state), value.fake_mode:  # type: ignore[attr-defined]
-        options = {"dtype": value.dtype, "device": device}
+        options: dict[str, Any] = {"dtype": value.dtype, "device": device}
         unwritten = graph.call_function(aten.empty.memory_format, (list(value.shape),), options)
         unwritten.meta = {**state.meta, "val": torch.empty(value.shape, dtype=value.dtype, device=device)}
     state.replace_all_uses_with(unwritten)

@@ -33,8 +33,10 @@ def _is_refused(node: fx.Node) -> bool:
         value = source.meta.get("example_value")
         if isinstance(value, Tensor) and source is not node.args[0] and _is_static(value):
             read.append(value)
-    seen = [written, *_seen_through(node)]
-    return any(map(overlaps_itself, seen)) or any(_overlap_in_part(written, other) for other in read)
+    seen, by_windows = _seen_through(node)
+    if by_windows or any(map(overlaps_itself, [written, *seen])):
+        return True
+    return any(_overlap_in_part(written, other) for other in read)
 
 
 def written_by(node: fx.Node) -> Tensor | None:
@@ -56,17 +58,21 @@ def _in_place(node: fx.Node) -> bool:
     return node.kwargs.get("inplace") is True or (plain.endswith("_") and not plain.endswith("__"))
 
 
-def _seen_through(node: fx.Node) -> list[Tensor]:
-    """The tensors that what an in-place operation writes to is a view of, as far as the graph knows.
+def _seen_through(node: fx.Node) -> tuple[list[Tensor], bool]:
+    """The tensors that what an in-place operation writes to is a view of, as far as the graph knows, and whether it is
+    one by `unfold`.
 
     Through one that overlaps itself, functionalisation adds up what changed: it rounds, and infinities are lost.
+    Through windows it makes zeros of what lies in none of them.
     """
     found: list[Tensor] = []
+    by_windows = False
     source: Any = node.args[0]
     while (value := _value(source)) is not None and (not found or _same_memory(value, found[-1])):
         found.append(value)
+        by_windows |= source.op == "call_method" and source.target == "unfold"
         source = source.args[0] if source.op != "placeholder" and source.args else None
-    return [value for value in found if _is_static(value)]
+    return [value for value in found if _is_static(value)], by_windows
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

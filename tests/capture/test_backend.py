@@ -240,6 +240,7 @@ def test_the_gradient_of_dropout_is_scaled_after_it_is_masked():
 WRITES_THAT_OVERLAP = {
     "through an expanded tensor": (lambda x: x[:1].expand(2, 3)[::2].fill_(1), (2, 3)),
     "an assignment through an expanded tensor": (lambda x: x[:1].expand(2, 3).__setitem__(0, 7.0), (2, 3)),
+    "to windows with a gap": (lambda x: x.unfold(1, 2, 2).mul_(0.5), (2, 3)),
     "to windows of a row": (lambda x: x[0].unfold(0, 2, 1).add_(1), (2, 3)),
     "in place by a flag": (lambda x: torch.nn.functional.relu(x[0].as_strided((2, 2), (1, 1)), inplace=True), (2, 3)),
 }
@@ -306,3 +307,28 @@ def test_the_gradient_of_a_softmax_takes_the_types_that_eager_takes(name, types)
         got = call(*arguments)
         assert got.dtype == wanted.dtype
         torch.testing.assert_close(got, wanted)
+
+
+BINARY = {
+    "xlogy": torch.xlogy,
+    "xlogy, a method": lambda x, y: x.xlogy(y),
+    "xlog1py": torch.special.xlog1py,
+    "copysign": torch.copysign,
+    "//": lambda x, y: x // y,
+    "floor_divide": torch.floor_divide,
+    "+": lambda x, y: x + y,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BINARY)
+def test_the_strides_of_two_tensors_laid_out_in_different_orders_are_eagers(name):
+    x, y = torch.rand(2, 4, 3).transpose(1, 2), torch.rand(2, 3, 4)
+    small = torch.rand(2, 1, 3).transpose(1, 2)
+    for pair in ((x, y), (y, x), (x, small), (small, y), (x, x)):
+        torch._dynamo.reset()
+        compiler = Compiler()
+        got, wanted = torch.compile(BINARY[name], backend=make_backend(compiler))(*pair), BINARY[name](*pair)
+        assert got.stride() == wanted.stride()
+        torch.testing.assert_close(got, wanted)
+        assert compiler.graphs
