@@ -132,11 +132,20 @@ def _trace(case: Case, device: str) -> _Traced:
 
     with torch.no_grad(), static_tracing(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = as_from_dynamo(case, device)
+        # Dynamo returns no value twice from its graph.
+        returned = tuple(dict.fromkeys(case.outputs))
+        module = as_from_dynamo(replace(case, outputs=returned), device)
         try:
-            return _Traced(compile_aot(module, case.tensors(device), plan).call, programs, session)
+            call = compile_aot(module, case.tensors(device), plan).call
         except LeftToEager:
-            return _Traced(module.forward, [], session)
+            call, programs = module.forward, []
+    places = [returned.index(number) for number in case.outputs]
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        results = call(*inputs)
+        return tuple(results[place] for place in places)
+
+    return _Traced(run, programs, session)
 
 
 def _planned(graph: Graph, session: Session, schedule: Schedule | None) -> Program:

@@ -46,3 +46,9 @@ def test_tensors_are_made_where_the_inputs_lie():
         assert case.function()(*case.tensors("meta"))[0].device.type == "meta"
     assert 'torch.set_default_device("cuda")' in case.text("cuda")
     assert "set_default_device" not in case.text()
+
+
+def test_a_value_that_is_returned_twice_is_one_tensor():
+    case = case_of([], [Step("torch.arange(2, dtype=torch.float32)")], outputs=(0, 0))
+    (candidate,) = compile_cases([case], "aot")
+    assert judge(case, candidate.call) == []
