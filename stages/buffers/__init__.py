@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from stages.buffers.config import BuffersConfig
-from stages.buffers.inplace import share_in_place
+from stages.buffers.inplace import over_results, share_in_place
 from stages.buffers.live_ranges import LiveRange, live_ranges
 from stages.buffers.planners import STRATEGIES, Request, lower_bound, plan_size
 from stages.buffers.verify import verify
@@ -22,11 +22,15 @@ def alignment_of(device: torch.device) -> int:
 def run(program: Program, config: BuffersConfig) -> Program:
     """`program` with the offset of each arena buffer that a step uses, and the `ArenaPlan`.
 
+    A kernel's output that can lie over an operator's result leaves the arena, under every strategy but `none`.
     Sizes in the plan (`size`, `lower_bound`, `unshared`) are of buffers rounded up to the alignment. The lower bound
     is that of the allocations after in-place sharing, so it holds for every strategy.
     Raises `IRError` if the plan were not sound.
     """
     alignment = alignment_of(program.device)
+    unshared = live_ranges(program)
+    if config.strategy != "none":
+        program = over_results(program)
     ranges = live_ranges(program)
     alone: list[tuple[str, ...]] = [(name,) for name in ranges]
     shared = share_in_place(program, ranges)
@@ -40,7 +44,7 @@ def run(program: Program, config: BuffersConfig) -> Program:
         plan=ArenaPlan(
             size=plan_size(requests, plan),
             lower_bound=lower_bound(_requests(shared, ranges, alignment)),
-            unshared=sum(request.bytes for request in _requests(alone, ranges, alignment)),
+            unshared=sum(request.bytes for request in _requests([(name,) for name in unshared], unshared, alignment)),
             strategy=config.strategy,
             placements=tuple(
                 (name, life.first, life.last, offsets[name], life.nbytes) for name, life in ranges.items()

@@ -1,8 +1,8 @@
-"""When each arena buffer of a program is alive. Comes in: a program. Goes out: a `LiveRange` a buffer."""
+"""When each intermediate of a program is alive. Comes in: a program. Goes out: a `LiveRange` a buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from stages.ir.program import Program, tensor_refs
@@ -17,23 +17,23 @@ class LiveRange:
     nbytes: int
 
 
-def live_ranges(program: Program) -> dict[str, LiveRange]:
-    """The range of each arena buffer, by name, in order of first use; one that no step touches has none.
+def live_ranges(program: Program, roles: Collection[str] = ("arena",)) -> dict[str, LiveRange]:
+    """The range of each buffer of `roles`, by name, in order of first use; one that no step touches has none.
 
     It reaches from the first step that touches the buffer to the last, so it covers every time a step writes it
     again. What the program returns stays alive to the end: the runtime copies it out after the last step.
     """
-    arena = {name: spec for name, spec in program.buffers.items() if spec.role == "arena"}
+    wanted = {name: spec for name, spec in program.buffers.items() if spec.role in roles}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
 
     def touch(names: Iterable[str], number: int) -> None:
         for name in names:
-            if name in arena:
+            if name in wanted:
                 first.setdefault(name, number)
                 last[name] = number
 
     for number, step in enumerate(program.steps):
         touch((*step.reads, *step.writes), number)
     touch([ref.buffer for ref in tensor_refs(program.outputs)], len(program.steps))
-    return {name: LiveRange(first[name], last[name], arena[name].nbytes) for name in first}
+    return {name: LiveRange(first[name], last[name], wanted[name].nbytes) for name in first}

@@ -13,7 +13,7 @@ from stages.ir.program import BufferSpec, Launch, Program, Step, tensor_refs
 def verify(program: Program, alignment: int) -> None:
     """Raise `IRError` unless every arena buffer that is used lies inside the arena, aligned, apart from all others
     alive with it; an output may lie exactly over an input in the one step where their lives meet, if the kernel
-    allows that and neither is passed to it twice."""
+    allows that and neither is passed to it twice. The same holds of buffers over an operator's result."""
     ending: dict[str, int] = {}
     for number, step in enumerate(program.steps):
         ending.update(dict.fromkeys((*step.reads, *step.writes), number))
@@ -34,6 +34,23 @@ def verify(program: Program, alignment: int) -> None:
             alive[name] = spec
         for name in [name for name in alive if ending[name] == number]:
             del alive[name]
+    _verify_over(program, ending)
+
+
+def _verify_over(program: Program, ending: dict[str, int]) -> None:
+    """Raise `IRError` unless each buffer over an operator's result begins in the step that reads it last."""
+    steps = list(enumerate(program.steps))
+    beginning = {name: number for number, step in reversed(steps) for name in (*step.reads, *step.writes)}
+    for spec in program.buffers.values():
+        if spec.over is None or spec.name not in beginning:
+            continue
+        begin = beginning[spec.name]
+        there = [other for other in program.buffers.values() if spec.over in (other.name, other.over)]
+        before = [other for other in there if beginning.get(other.name, begin) < begin]
+        late = [other for other in before if ending[other.name] > begin]
+        reads = [other for other in before if ending[other.name] == begin]
+        if late or len(reads) != 1 or not _allowed(program.steps[begin], begin, ending, spec, reads[0]):
+            raise IRError(f"step {begin}: '{spec.name}' takes the memory of '{spec.over}', which is still read")
 
 
 def _inside(program: Program, spec: BufferSpec, alignment: int) -> None:

@@ -122,7 +122,8 @@ class FusionConfig:
                               within choices, larger than the operations that they come from
     emulate_precision_casts   round to the half type between fused operations, as unfused ones do
     library_epilogues         pointwise operations that the library computes inside a linear or convolution, by name:
-                              linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu
+                              linear_*, convolution_*: oneDNN on a CPU; cudnn_*, cublaslt_*: on CUDA. cublaslt_gelu*
+                              count for half types alone, since the library's tanh is approximate; cublaslt_gelu
                               computes the tanh form where the model has the exact one
     nan_losing_epilogues      let the library compute relu, hardtanh and hardsigmoid there, too: oneDNN's turn a NaN
                               into a number, where eager's keep it

@@ -33,6 +33,7 @@ class BufferSpec:
     role     "user", "weight", "constant": a placeholder of the graph; "arena": an intermediate at `offset` bytes of the
              arena (None until the buffers stage ran); "output": allocated anew for each call and handed to the caller;
              "extern": allocated by the extern step that makes it, and freed after its last use
+    over     of role "extern" and made by a kernel: the buffer whose memory it takes, an extern step's own result
     dtype    torch's, since externs may hold types that the loop IR does not have
     size     elements of storage: one more than the largest offset any view reaches
 
@@ -45,6 +46,7 @@ class BufferSpec:
     size: int
     role: str
     offset: int | None = None
+    over: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -246,6 +248,7 @@ class Program:
         lines = [f"program on {self.device}{arena}"]
         for spec in self.buffers.values():
             place = "" if spec.offset is None else f" @{spec.offset}"
+            place += f" over {spec.over}" if spec.over else ""
             lines.append(f"  {spec.name}: {str(spec.dtype).removeprefix('torch.')}[{spec.size}] {spec.role}{place}")
         for step in self.steps:
             origin = f"  # {step.origins[0]}" if step.origins else ""

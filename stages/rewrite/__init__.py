@@ -16,12 +16,14 @@ from stages.rewrite.convolution_bias import peel_bias
 from stages.rewrite.freeze import fold_constants
 from stages.rewrite.gelu import fuse_gelu
 from stages.rewrite.layout import channels_last
+from stages.rewrite.linear_bias import peel_linear_bias
 from stages.rewrite.masks import fold_masks
 from stages.rewrite.pad import pad_unaligned
 from stages.rewrite.pointwise import pointwise_to_linear
 from stages.rewrite.pooling import pool_to_maxima
 from stages.rewrite.prepack import prepack, prepack_long_sums
 from stages.rewrite.propagate import outputs_of, propagate
+from stages.rewrite.short_attention import short_attention
 from stages.rewrite.siblings import merge_siblings
 from stages.rewrite.stems import patches_to_linear, space_to_depth
 
@@ -39,11 +41,13 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "pointwise_to_linear": pointwise_to_linear,
     "merge_siblings": merge_siblings,
     "pad_unaligned": pad_unaligned,
+    "peel_linear_bias": peel_linear_bias,
     "prepack": prepack,
     "prepack_long_sums": prepack_long_sums,
     "fold_constants": fold_constants,
     "fold_masks": fold_masks,
     "fuse_attention": fuse_attention,
+    "short_attention": short_attention,
 }
 assert set(REWRITES) == set(PASSES)
 

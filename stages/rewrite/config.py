@@ -20,10 +20,12 @@ DEFAULT = (
     "pointwise_to_linear",
     "merge_siblings",
     "pad_unaligned",
+    "peel_linear_bias",
     "prepack",
     "fold_constants",
     "fold_masks",
     "fuse_attention",
+    "short_attention",
 )
 PASSES = (*DEFAULT, "prepack_long_sums")
 

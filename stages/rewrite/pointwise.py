@@ -7,9 +7,11 @@ takes it in; a convolution that reads it cannot. (With ReLU, cuDNN's fused call 
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from stages.ir.graph import Graph
+from stages.ir.library_flags import tf32_matmuls
 from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, tensor_of
 from stages.rewrite.layout import is_channels_last, on_matrix_units
@@ -31,7 +33,9 @@ def _is_pointwise(node: fx.Node) -> bool:
     if value is None or kernel is None or bias is not None or transposed or groups != 1 or kernel.dim() != 4:
         return False
     plain = tuple(kernel.shape[2:]) == (1, 1) and set(stride) == {1} and set(padding) == {0}  # type: ignore[arg-type]
-    return plain and on_matrix_units(value.dtype) and is_channels_last(value)
+    # A convolution in TF32 stays one where products are not allowed TF32: that is torch's default.
+    as_fast = value.dtype is not torch.float32 or tf32_matmuls()
+    return plain and on_matrix_units(value.dtype) and as_fast and is_channels_last(value)
 
 
 def _bias_of(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:

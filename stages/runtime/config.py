@@ -11,7 +11,8 @@ from stages.ir.errors import choose, require
 class RuntimeConfig:
     """How a program is run.
 
-    cuda_graph      on CUDA, capture all steps in one CUDA graph and replay it; a CPU has none
+    cuda_graph      on CUDA, capture all steps in one CUDA graph and replay it; a CPU has none. Where inputs are copied
+                    and that takes longer than launching the steps, there is no graph
     inputs          of a CUDA graph. copy: each call's inputs are copied into memory of the graph. static: the graph
                     reads the caller's memory; a call with other addresses captures it anew, `recaptures` times at
                     most, and from then on inputs are copied

@@ -20,6 +20,7 @@ from torch import Tensor
 from stages.ir.library_flags import cudnn_benchmark
 from stages.ir.memory import write
 from stages.ir.program import Extern, Program, Step
+from stages.ir.words import counted
 from stages.runtime.config import RuntimeConfig
 from stages.runtime.frame import Frame
 from stages.runtime.inputs import called_inputs, geometry_of
@@ -28,6 +29,8 @@ from stages.runtime.weights import Weights
 
 # Libraries make handles, workspaces and plans at their first calls, which must not happen during capture.
 WARM_UPS = 2
+# What a large GPU copies (reads and writes) in the 4 us or so that the host takes to launch one step itself.
+COPIED_BYTES_A_STEP = 8 << 20
 # torch allows one capture at a time in a process.
 _capturing = threading.Lock()
 
@@ -36,10 +39,20 @@ class CaptureFailed(Exception):
     """A step could not be captured; the program itself runs."""
 
 
-def why_not(program: Program) -> str | None:
-    """Why `program` cannot be one CUDA graph; None where nothing speaks against trying."""
+def why_not(program: Program, inputs: str = "static") -> str | None:
+    """Why `program` cannot or should not be one CUDA graph; None where nothing speaks against trying.
+
+    inputs   `RuntimeConfig.inputs`. A graph of few steps is not worth copying large inputs into its memory
+    """
     if program.device.type != "cuda":
         return f"it runs on {program.device}"
+    users = [entry.name for entry in program.inputs if entry.kind == "user" and entry.name in program.buffers]
+    copied = sum(program.buffers[name].nbytes for name in users)
+    if inputs == "copy" and copied > COPIED_BYTES_A_STEP * len(program.steps):
+        return (
+            f"copying {copied / 2**20:.0f} MiB of inputs takes longer than launching "
+            f"{counted(len(program.steps), 'step')} (runtime.inputs=static copies none)"
+        )
     for entry in program.inputs:
         if entry.kind == "user" and (device := geometry_of(program, entry.name).device).type != "cuda":
             return f"input '{entry.source or entry.name}' is on {device}, whose values a graph would not see change"

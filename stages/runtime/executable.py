@@ -71,7 +71,7 @@ class Executable:
         self._stepwise = Pool(lambda: FrameLane(self._frame(False)), program.device)
         self._graphs: Pool | None = None
         if config.cuda_graph and program.device.type == "cuda":
-            if (reason := why_not(program)) is None:
+            if (reason := why_not(program, config.inputs)) is None:
                 self._graphs = Pool(self._graph_lane, program.device)
             else:
                 self._note(f"no CUDA graph: {reason}")

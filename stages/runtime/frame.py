@@ -76,7 +76,9 @@ class Frame:
         # Memory made in inference mode could not be written outside of it.
         with torch.inference_mode(False), torch.no_grad():
             self.static = self._static_memory(constants, static_outputs)
-            self._slots = {name: self._slot(program.buffers[name]) for name in self._used if name not in self.static}
+            slots = [program.buffers[name] for name in self._used if name not in self.static]
+            self._slots = {spec.name: self._slot(spec) for spec in slots if spec.over is None}
+            self._slots |= {spec.name: self._slots[spec.over] for spec in slots if spec.over is not None}
             self._actions: list[Action] = []
             self._bounds: list[tuple[int, int, int]] = []  # of each step: begin, end, end with what it frees
             self._checked: list[tuple[int, Bound]] = []  # steps whose kernels check an index
@@ -234,14 +236,14 @@ class Frame:
         steps = self.program.steps
         first = {name: n for n, step in reversed(list(enumerate(steps))) for name in (*step.reads, *step.writes)}
         last = {name: n for n, step in enumerate(steps) for name in (*step.reads, *step.writes)}
-        returned = {ref.buffer for ref in tensor_refs(self.program.outputs)}
-        slots = {name: (self.program.buffers[name].role, slot) for name, slot in self._slots.items()}
-        fresh = [(first[name], slot) for name, (role, slot) in slots.items() if role == "output" and name in first]
-        freed = [
-            (last[name], slot)
-            for name, (role, slot) in slots.items()
-            if role == "extern" and name in last and name not in returned and last[name] < self._tail
-        ]
+        # What the program returns is alive after the last step.
+        last |= {ref.buffer: len(steps) for ref in tensor_refs(self.program.outputs)}
+        fresh = [(first[name], s) for name, s in self._slots.items() if s.spec.role == "output" and name in first]
+        ends: dict[Slot, int] = {}  # of results of operators: the last step that uses the memory
+        for name, slot in self._slots.items():
+            if slot.spec.role == "extern":
+                ends[slot] = max(ends.get(slot, -1), last.get(name, -1))
+        freed = [(end, slot) for slot, end in ends.items() if end < self._tail]
         for number, step in enumerate(steps):
             begin = len(self._actions)
             self._actions += [self._allocation(slot) for at, slot in fresh if at == number]

@@ -42,7 +42,7 @@ def node_values(
         elif node.op == "get_attr":
             value = _attribute(module, str(node.target))
         else:
-            value = _call(node, values, float64)
+            value = _laid_out(_call(node, values, float64), node.meta.get("val"))
         values[node] = _widen(value) if float64 else value
         if node.op == "call_function":
             yield from _named(node.name, values[node])
@@ -71,6 +71,22 @@ def _as_in_graph(node: fx.Node, value: Any) -> Any:
     if isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor):
         return value.to(meta.dtype)
     return value
+
+
+def _laid_out(value: Any, meta: Any) -> Any:
+    """`value` with the strides that the graph has for it: views further on are made for those.
+
+    In float64 an operator may take another way, whose result lies otherwise (attention of a library, a convolution).
+    """
+    if isinstance(value, (tuple, list)) and isinstance(meta, (tuple, list)) and len(value) == len(meta):
+        return type(value)(map(_laid_out, value, meta))
+    if not (isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor)) or value.layout is not torch.strided:
+        return value
+    strides = meta.stride()
+    overlaps = any(size > 1 and stride == 0 for size, stride in zip(meta.shape, strides))
+    if value.shape != meta.shape or value.stride() == strides or overlaps:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _widen(value: Any) -> Any:

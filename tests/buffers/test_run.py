@@ -6,6 +6,7 @@ import xml.etree.ElementTree as xml
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,3 +218,49 @@ def test_a_program_without_intermediates_has_an_empty_plan_and_a_picture():
 def test_an_unknown_strategy_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match=r"buffers\.strategy: there is no 'greedy_by_sizes'\n.*'greedy_by_size'"):
         BuffersConfig("greedy_by_sizes")
+
+
+def over_a_product(returned="c", other="b"):
+    """x @ x -> a, by an operator; a * 2 -> b, b * 3 -> c, in place; then out = c + other."""
+    x = whole("x", 4, 4)
+    steps = [
+        Extern(torch.ops.aten.mm.default, (x, x), {}, (whole("a", 4, 4),)),
+        launch(scale_kernel(16, 2.0), "a", "b"),
+        launch(scale_kernel(16, 3.0), "b", "c"),
+        launch(add_kernel(16), "c", other, "out"),
+    ]
+    roles = [("x", "user", 16), ("a", "extern", 16), ("b", "arena", 16), ("c", "arena", 16), ("out", "output", 16)]
+    return program(roles, steps, [whole("out", 16)] + ([whole(returned, 16)] if returned != "c" else []))
+
+
+def test_kernels_write_over_an_operators_result():
+    planned = buffers.run(over_a_product(other="x"), BuffersConfig())
+    assert {name: planned.buffers[name].over for name in "abc"} == {"a": None, "b": "a", "c": "a"}
+    assert (planned.plan.size, planned.plan.unshared) == (0, 128)
+    apart = buffers.run(over_a_product(other="x"), BuffersConfig("none"))
+    assert all(spec.over is None for spec in apart.buffers.values())
+
+
+def test_a_result_that_is_read_later_or_returned_is_kept():
+    assert buffers.run(over_a_product(other="a"), BuffersConfig()).buffers["b"].over is None
+    assert buffers.run(over_a_product(returned="a", other="x"), BuffersConfig()).buffers["b"].over is None
+    kept = buffers.run(over_a_product(other="b"), BuffersConfig())
+    assert (kept.buffers["b"].over, kept.buffers["c"].over) == ("a", None)
+
+
+def test_an_operator_that_may_return_its_argument_is_not_written_over():
+    base = over_a_product(other="x")
+    dropout = Extern(
+        torch.ops.aten.native_dropout.default, (whole("x", 4, 4), 0.5, False), {}, (whole("a", 4, 4), None)
+    )
+    assert (
+        buffers.run(dataclasses.replace(base, steps=(dropout, *base.steps[1:])), BuffersConfig()).buffers["b"].over
+        is None
+    )
+
+
+def test_a_buffer_over_a_result_that_is_still_read_is_refused():
+    base = buffers.run(over_a_product(other="a"), BuffersConfig())
+    wrong = {**base.buffers, "b": dataclasses.replace(base.buffers["b"], role="extern", offset=None, over="a")}
+    with pytest.raises(IRError, match="'b' takes the memory of 'a', which is still read"):
+        verify(dataclasses.replace(base, buffers=wrong), 64)

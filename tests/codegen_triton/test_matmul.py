@@ -28,6 +28,7 @@ KERNELS = {
     "batch": lambda: products.product(20, 18, 33, F16, batch=3, transposed=(False, True), epilogue=products.relu),
     "prologue": lambda: products.product(18, 34, 21, prologue=products.reciprocal, out=F32),
     "heads": lambda: products.heads(21, 3, 8, 19),
+    "long": lambda: products.product(17, 20, 333, F32, epilogue=products.relu),
     "masked": lambda: products.masked_rows(9, 20, 33),
 }
 SCHEDULES = {

@@ -49,6 +49,20 @@ def test_values(name, schedule, options):
     assert (out.cpu().double() - expected).abs().max() <= expected.abs().max() * unit
 
 
+@pytest.mark.parametrize("schedule", [(32, 64, 32, 4), (64, 64, 64, 4), (32, 32, 128, 8)], ids=str)
+def test_long_sums_of_float32_are_as_right_as_the_librarys(schedule, options):
+    """A chain of 3072 terms rounds at every one: two to three times the library's error."""
+    kernel = products.product(128, 768, 3072, dtype=DType.FLOAT32)
+    rows, columns, terms, warps = schedule
+    chosen = Schedule(tile_m=rows, tile_n=columns, tile_k=terms, num_stages=3, num_warps=warps)
+    run, out = bound(kernel, chosen, options)
+    run()
+    tensors = dict(zip([buffer.name for buffer in kernel.buffers], products.operands(kernel)))
+    a, b = tensors["a"].view(128, 3072).to(CUDA), tensors["b"].view(3072, 768).to(CUDA)
+    exact = a.double() @ b.double()
+    assert (out.view(128, 768).double() - exact).norm() <= 1.5 * ((a @ b).double() - exact).norm()
+
+
 def test_parts_of_a_sum_give_the_same_bits_every_time_in_a_graph(options):
     """Programs finish in any order; the parts are added in theirs, and no launch finds counts of another."""
     kernel = products.product(128, 768, 3072, transposed=(False, True), bias=True)

@@ -136,8 +136,8 @@ def test_a_type_that_cudnn_does_not_fuse_is_left():
     assert not set(targets) & set(REFERENCES)
 
 
-def product_operands():
-    return torch.randn(6, 5), torch.randn(5, 8), torch.randn(8)
+def product_operands(dtype=torch.bfloat16):
+    return torch.randn(6, 5, dtype=dtype), torch.randn(5, 8, dtype=dtype), torch.randn(8, dtype=dtype)
 
 
 PRODUCTS = {
@@ -147,14 +147,26 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_activations_of_products_are_left_to_cublaslt(name):
+HALF, WITH_SINGLE = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
+CASES = [(name, dtype) for name, (_, gelu) in PRODUCTS.items() for dtype in (HALF if gelu else WITH_SINGLE)]
+
+
+@pytest.mark.parametrize("name, dtype", CASES)
+def test_activations_of_products_are_left_to_cublaslt(name, dtype):
     function, use_gelu = PRODUCTS[name]
-    made, targets = absorbed(function, *product_operands())
+    made, targets = absorbed(function, *product_operands(dtype))
     assert targets[0] is aten._addmm_activation.default
     assert not set(targets) & {aten.relu.default, aten.gelu.default, aten.addmm.default}
     (node,) = made.absorbed
     assert node.kwargs["use_gelu"] is use_gelu
+
+
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gelus_of_wide_types_are_not_left_to_cublaslt_whose_tanh_is_approximate(dtype, approximate):
+    function = lambda x, w, b: F.gelu(torch.addmm(b, x, w), approximate=approximate)  # noqa: E731
+    made, targets = absorbed(function, *product_operands(dtype), names=LIBRARY_EPILOGUES)
+    assert targets == [aten.addmm.default, aten.gelu.default] and not made.decisions
 
 
 def test_the_exact_gelu_is_computed_as_the_tanh_form_only_if_asked_for():

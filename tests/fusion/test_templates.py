@@ -63,6 +63,21 @@ def test_a_product_takes_its_epilogue_along():
     assert decision.bytes_saved == 2 * 6 * 10 * 4, "the product is neither written nor read"
 
 
+def test_a_bias_that_is_added_after_a_product_goes_along_and_counts_against_the_library():
+    """What the rewrite `peel_linear_bias` makes of a linear layer."""
+
+    def peeled(x, w, b):
+        return torch.nn.functional.gelu(torch.mm(x, w) + b)
+
+    judge = Judge(lambda contest: len(contest.library) == 2)
+    (launch,) = templated(peeled, judge, *INPUTS).steps
+    assert launch.schedule == CHOSEN and launch.kernel.name == "mm_add_gelu_0"
+    assert [kernels(contest) for (contest,) in judge.shown] == [["aten.mm.out", "add_gelu_0"]]
+    judge = Judge(lambda contest: False)
+    templated(peeled, judge, *INPUTS)
+    assert [kernels(contest) for (contest,) in judge.shown] == [["aten.mm.out", "add_gelu_0"], ["aten.mm.out"]]
+
+
 def test_a_product_that_loses_stays_with_the_library_and_says_so():
     judge = Judge(lambda contest: False)
     program = templated(linear_gelu, judge, *INPUTS)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from stages.rewrite.config import DEFAULT
 from tests.graphs import graph_of, targets
 from tests.rewrite.cuda import rewritten as on_cuda
 from tests.rewrite.test_rewrite import Function, check, lower, rewritten
@@ -34,8 +35,12 @@ def torch_math(q, k, v):
 SPELLINGS = {"written out": written_out, "divided": divided, "scaled query": scaled_query, "torch's own": torch_math}
 
 
+NAMES = ("aten.scaled_dot_product_attention.default", "torchweld.attention.default")
+TO_LIBRARY = [name for name in DEFAULT if name != "short_attention"]
+
+
 def attentions(graph):
-    return [node for node in graph.module.graph.nodes if "scaled_dot_product_attention" in str(node.target)]
+    return [node for node in graph.module.graph.nodes if str(node.target) in NAMES]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -52,8 +57,10 @@ def test_spellings(spelling):
 def test_half_precision_reaches_the_library_as_it_is_on_cuda():
     inputs = [tensor.bfloat16() for tensor in (Q, K, V)]
     module = Function(lambda self, q, k, v: torch_math(q, k, v))
-    for rewrite, dtype in ((on_cuda, torch.bfloat16), (rewritten, torch.float32)):
-        graph = rewrite(module, *inputs)
+    for graph, dtype in (
+        (on_cuda(module, *inputs, passes=TO_LIBRARY), torch.bfloat16),
+        (rewritten(module, *inputs), torch.float32),
+    ):
         (call,) = attentions(graph)
         assert all(node.meta["val"].dtype is dtype for node in call.args[:3])
         check(graph, module, *inputs, tolerance=2e-2)
@@ -107,13 +114,14 @@ class InHalf(torch.nn.Module):
         return (torch.softmax(scores, -1) @ v.contiguous()).bfloat16().transpose(1, 2).reshape(2, 8, 64)
 
 
-def test_nothing_is_copied_or_cast_on_the_way():
+@pytest.mark.parametrize("passes", [DEFAULT, TO_LIBRARY], ids=["our kernel", "library"])
+def test_nothing_is_copied_or_cast_on_the_way(passes):
     x = torch.randn(2, 8, 3 * 64).bfloat16()
-    graph = on_cuda(InHalf(), x)
+    graph = on_cuda(InHalf(), x, passes=list(passes))
     (call,) = attentions(graph)
     storage = next(n for n in graph.module.graph.nodes if n.op == "placeholder").meta["val"].untyped_storage()._cdata
     assert all(node.meta["val"].untyped_storage()._cdata == storage for node in call.args[:3])
-    assert call.kwargs["scale"] == 0.25
+    assert (call.kwargs["scale"] if "scale" in call.kwargs else call.args[3]) == 0.25
     gone = ("_to_copy", "mul", "bmm", "_softmax", "reshape")
     assert not [name for name in targets(graph) if any(word in name for word in gone)]
     check(graph, InHalf(), x, tolerance=2e-2)

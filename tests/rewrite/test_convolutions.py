@@ -284,11 +284,19 @@ class Bottleneck(nn.Module):
 
 def test_the_bias_of_a_pointwise_convolution_that_another_reads_is_added_by_a_product():
     module, x = Bottleneck(), torch.randn(2, 8, 6, 5)
-    graph = rewritten(module, x)
+    with float32_products(tf32=True):
+        graph = rewritten(module, x)
     assert len(convolutions(graph)) == 2 and targets(graph).count("aten.addmm.default") == 1
     assert targets(graph).count("aten.clone.default") == 1  # of the user's image
     check(graph, module, x, tolerance=1e-5)
     check_changed(graph, module, x, tolerance=1e-5)
+
+
+def test_a_pointwise_convolution_in_tf32_is_no_product_without_it():
+    """torch's default: cuDNN may use TF32, products may not."""
+    assert torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    module, x = Bottleneck(), torch.randn(2, 8, 6, 5)
+    assert "aten.addmm.default" not in targets(rewritten(module, x))
 
 
 def pointwise(convolution, between=lambda y: y):
@@ -310,6 +318,7 @@ NO_POINTWISE = {
 @pytest.mark.parametrize("name", NO_POINTWISE)
 def test_other_convolutions_stay(name):
     module, x = NO_POINTWISE[name], torch.randn(2, 8, 6, 6)
-    graph = rewritten(module, x)
+    with float32_products(tf32=True):
+        graph = rewritten(module, x)
     assert len(convolutions(graph)) == 2
     check(graph, module, x, tolerance=1e-5)

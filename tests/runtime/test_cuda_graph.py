@@ -313,6 +313,22 @@ def test_a_program_is_no_graph_where_an_input_lies_on_the_cpu():
     assert why_not(dataclasses.replace(on_cuda, geometry=there)) is None
 
 
+def test_few_steps_on_large_inputs_are_no_graph_that_copies_them():
+    """Two launches on 16 MiB are one; on 4 bytes more they are none."""
+    for size, reason in (
+        (4 << 20, None),
+        ((4 << 20) + 1, "copying 16 MiB of inputs takes longer than launching 2 steps"),
+    ):
+        steps = [launch(scale_kernel(size, 1.0), "x", "a"), launch(scale_kernel(size, 1.0), "a", "o")]
+        roles = [("x", "user", size), ("a", "arena", size), ("o", "output", size)]
+        made = program(roles, steps, [whole("o", size)])
+        there = {"x": dataclasses.replace(made.geometry["x"], device=torch.device("cuda", 0))}
+        made = dataclasses.replace(made, device=torch.device("cuda", 0), geometry=there)
+        assert why_not(made, "static") is None
+        given = why_not(made, "copy")
+        assert given is None if reason is None else reason in given
+
+
 class Stream:
     """A stand-in that notes what it was made to wait for."""
 

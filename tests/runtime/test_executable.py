@@ -160,6 +160,64 @@ def test_nothing_of_the_caller_is_kept_and_temporaries_are_freed_after_their_las
     assert [reference() for reference in gone] == [None, None]
 
 
+def written_over():
+    """2 (x @ x) * 3 + x, returned beside 2 (x @ x) of another product; the kernels write over the products' results."""
+    x = whole("x", 4, 4)
+    steps = [
+        Extern(aten.mm.default, (x, x), {}, (whole("a", 4, 4),)),
+        launch(scale_kernel(16, 2.0), "a", "b"),
+        launch(scale_kernel(16, 3.0), "b", "c"),
+        Extern(aten.mm.default, (x, whole("c", 4, 4)), {}, (whole("d", 4, 4),)),
+        launch(scale_kernel(16, 2.0), "d", "e"),
+        launch(add_kernel(16), "c", "x", "out"),
+    ]
+    roles = [("x", "user", 16), ("out", "output", 16)]
+    roles += [(name, "extern" if name in "ad" else "arena", 16) for name in "abcde"]
+    made = program(roles, steps, [whole("out", 4, 4), TensorRef("e", (4, 4), (1, 4))])
+    shape = dataclasses.replace(made.geometry["x"], shape=(4, 4), strides=(4, 1))
+    return plan(dataclasses.replace(made, geometry={"x": shape}))
+
+
+def test_kernels_write_over_results_of_operators_call_after_call():
+    made = written_over()
+    assert [made.buffers[name].over for name in "abcde"] == [None, "a", "a", None, "d"]
+    run, _ = ready(made)
+    kept = []
+    for seed in range(3):
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
+        before = x.clone()
+        kept.append((run([x]), [6 * (x @ x) + x, 2 * (x @ (6 * (x @ x))).T]))
+        assert torch.equal(x, before)
+    for got, wanted in kept:
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_memory_that_is_written_over_is_freed_after_its_last_use():
+    """Of the two results the first is gone when the call ends and the second is the caller's."""
+    made = written_over()
+    alive = []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function is aten.mm.default:
+                alive.append(weakref.ref(result))
+            return result
+
+    run, double = ready(made)
+    with torch.no_grad(), Watched():
+        result = run([torch.ones(4, 4)])
+    for kernel in double.kernels.values():  # built kernels keep addresses, no tensors
+        for bound in kernel.bound:
+            bound.tensors.clear()
+    gc.collect()
+    assert alive[0]() is None and alive[1]() is not None
+    del result
+    gc.collect()
+    assert alive[1]() is None
+
+
 def test_static_outputs_are_the_same_memory():
     made, (weight, constant) = mlp()
     run, _ = ready(made, RuntimeConfig(outputs="static"))

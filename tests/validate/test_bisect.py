@@ -44,6 +44,18 @@ def test_casts_in_the_graph_are_raised():
     torch.testing.assert_close(last, torch.softmax(x, -1), rtol=1e-14, atol=0)
 
 
+def test_a_view_is_taken_of_values_that_lie_as_in_the_graph():
+    """In float64 an operator may give its result other strides than those that the graph's views were made for."""
+    x = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+    def function(x):
+        return torch.ops.aten.view.default(torch.tanh(x), [2, 60]) * 2
+
+    module = make_fx(function)(x)
+    *_, (_, last) = node_values(module, [x.double().to(memory_format=torch.channels_last)], float64=True)
+    torch.testing.assert_close(last, torch.tanh(x.double()).reshape(2, 60) * 2, rtol=1e-14, atol=0)
+
+
 def test_right_values_are_right():
     assert first_wrong_step(values(False), values(False), values(True), CONFIG, "fp32") is None
 

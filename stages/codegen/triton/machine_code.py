@@ -57,11 +57,11 @@ def check_machine_code(kernel: Kernel, schedule: Schedule, capability: int) -> d
         raise IRError("TRITON_INTERPRET is set: Triton interprets kernels and compiles none")
     module = load_module(print_kernel(kernel, schedule), cache_folder(""))
     compiled = compile_module(module, GPUTarget("cuda", capability, 32), aligned=True)
-    return {**_assemble(compiled.asm["ptx"]), "shared": int(compiled.metadata.shared)}
+    return {**assembler_report(compiled.asm["ptx"]), "shared": int(compiled.metadata.shared)}
 
 
-def _assemble(ptx: str) -> dict[str, int]:
-    """What `ptxas` reports about `ptx`."""
+def assembler_report(ptx: str) -> dict[str, int]:
+    """What `ptxas` says that `ptx` needs: the entries of `_ASSEMBLER`, in registers and bytes."""
     architecture = re.search(r"\.target (\w+)", ptx)
     assert architecture is not None
     with tempfile.TemporaryDirectory() as folder:

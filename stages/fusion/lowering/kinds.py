@@ -62,7 +62,9 @@ _LIBRARY_WORK = {
 
 def _without_lowering(node: fx.Node) -> str:
     """Why an operator that the loop IR does not have is none of ours."""
-    name = str(node.target).partition(".")[2]
+    namespace, _, name = str(node.target).partition(".")
+    if namespace == "torchweld":
+        return "it is one kernel already, an operator of torchweld's own"
     return next(
         (reason for word, reason in _LIBRARY_WORK.items() if word in name), f"there is no lowering of {node.target}"
     )
