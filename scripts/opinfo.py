@@ -104,7 +104,15 @@ def _tasks(options: argparse.Namespace, exceptions: Exceptions, before: dict[tup
         pairs = [pair for pair in pairs if pair not in before]
     first, step = map(int, options.shard.split("/"))
     return [
-        Task(name, dtype, options.device, samples, name in exceptions.uninitialised, tuple(options.overrides))
+        Task(
+            name,
+            dtype,
+            options.device,
+            samples,
+            name in exceptions.uninitialised,
+            tuple(options.overrides),
+            exceptions.unwritten.get(name, ((), ""))[0],
+        )
         for name, dtype in pairs[first::step]
     ]
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from stages.ir.library_flags import float32_products
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a CUDA device, tests marked `gpu` are not among those to run."""
+    if torch.cuda.is_available():
+        return
+    without = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if without:
+        items[:] = [item for item in items if item not in without]
+        config.hook.pytest_deselected(items=without)
 
 
 @pytest.fixture

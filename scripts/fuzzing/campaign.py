@@ -2,7 +2,8 @@
 
 Comes in: a `Plan`. Goes out: a `Summary`; findings are saved as they come. The parent computes nothing: it hands out
 batches of case numbers, and reads what the workers say. A worker says which case it is about to call; when it dies, or
-is silent for `SILENCE_SECONDS`, that case is a finding, and a new worker takes the rest of the batch.
+is silent for `SILENCE_SECONDS`, that case is a finding, and a new worker takes the rest of the batch. A worker that has
+lost its GPU says whose fault it was and ends; where it was eager's, that is no finding.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +20,12 @@ import torch
 
 from pipeline.pool.client import Pool
 from pipeline.pool.crew import Crew, Done, Event, Share
+from pipeline.pool.task import Ended
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.engines import Candidate, compile_cases
 from scripts.fuzzing.findings import Finding, Summary, save
 from scripts.fuzzing.generate import generate
-from scripts.fuzzing.judge import Difference, judge
+from scripts.fuzzing.judge import DeviceLost, Difference, EagerAsserts, judge
 from scripts.fuzzing.shrink import shrink
 
 # What a worker needs, and what its first case would import.
@@ -76,14 +78,15 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Summary:
     return _Campaign(plan, folder, tell).run()
 
 
-def examine(cases: Sequence[Case], engine: str, plan: Plan, about: Callable[[int], None]) -> list[list[Difference]]:
-    """Compile `cases` together and judge each; `about(position)` is called before each call."""
+def examine(cases: Sequence[Case], engine: str, plan: Plan, about: Callable[[int], None]) -> Iterator[list[Difference]]:
+    """Compile `cases` together and judge one after the other; `about(position)` is called before each call.
+
+    Raises `EagerAsserts` at a case on which eager loses the device.
+    """
     candidates = compile_cases(cases, engine, plan.device)
-    found = []
     for position, (case, candidate) in enumerate(zip(cases, candidates, strict=True)):
         about(position)
-        found.append([each for each in _judged(case, candidate, plan.device) if each.kind not in plan.ignored])
-    return found
+        yield [each for each in _judged(case, candidate, plan.device) if each.kind not in plan.ignored]
 
 
 def _judged(case: Case, candidate: Candidate, device: str) -> list[Difference]:
@@ -129,17 +132,26 @@ def work(share: Share, tell: Callable[[object], None]) -> None:
 
 
 def _examine(batch: _Batch, plan: Plan, shrunk: Counter[str], tell: Callable[[object], None]) -> None:
-    """`shrunk`: how many findings of each kind this worker has shrunk."""
+    """`shrunk`: how many findings of each kind this worker has shrunk. Raises `DeviceLost`, with the finding told."""
     cases = [plan.case(number) for number in batch.numbers]
     found = examine(cases, batch.engine, plan, lambda at: tell(batch.numbers[at]))
     for number, case, differences in zip(batch.numbers, cases, found, strict=True):
-        if differences:
-            finding = Finding(number, batch.engine, tuple(differences), case)
-            tell(number)
-            shrunk[finding.kind] += 1
-            if shrunk[finding.kind] <= SHRUNK_OF_A_KIND:
-                finding = _shrunk(finding, plan)
+        if not differences:
+            continue
+        finding = Finding(number, batch.engine, tuple(differences), case, plan.device)
+        if finding.kind == "crash":
             tell(finding)
+            raise DeviceLost(differences[0].what)
+        shrunk[finding.kind] += 1
+        if shrunk[finding.kind] > SHRUNK_OF_A_KIND:
+            tell(finding)
+            continue
+        try:
+            smaller = _shrunk(finding, plan)
+        except DeviceLost as lost:
+            tell(finding)
+            raise DeviceLost(f"while it was shrunk: {lost}") from lost
+        tell(smaller)
 
 
 def _shrunk(finding: Finding, plan: Plan) -> Finding:
@@ -147,14 +159,16 @@ def _shrunk(finding: Finding, plan: Plan) -> Finding:
 
     def fails(case: Case) -> bool:
         nonlocal last
-        found = examine([case], finding.engine, plan, lambda _: None)[0]
-        if any(each.kind == finding.kind for each in found):
+        (found,) = examine([case], finding.engine, plan, lambda _: None)
+        kinds = {each.kind for each in found}
+        if "crash" in kinds:
+            raise DeviceLost(found[0].what)
+        if finding.kind in kinds:
             last = tuple(found)
-            return True
-        return False
+        return finding.kind in kinds
 
-    smaller = shrink(finding.case, fails, plan.shrink_seconds)
-    return Finding(finding.number, finding.engine, last, smaller)
+    smaller = shrink(finding.case, fails, plan.shrink_seconds, faults=plan.device == "cpu")
+    return replace(finding, differences=last, case=smaller)
 
 
 # ---- the parent -----------------------------------------------------------------------------------------------------
@@ -206,13 +220,19 @@ class _Campaign:
             # It died while compiling, with no case to blame: one by one it will show.
             return [_Batch((number,), batch.engine) for number in batch.numbers]
         at = batch.numbers.index(about) if about is not None else 0
-        number = batch.numbers[at]
-        kind = "hang" if ended.cause == "silence" else "crash"
-        difference = Difference(kind, "", f"exit code {ended.code} {ended.raised}".rstrip())
-        self._found(Finding(number, batch.engine, (difference,), self.plan.case(number)))
+        why = ended.raised.partition(":")[0]
+        if why == EagerAsserts.__name__:
+            self.summary.asserted += 1
+        elif why != DeviceLost.__name__:  # else it has told what it found
+            self._died(batch.numbers[at], batch.engine, ended)
         self._count(batch, at + 1)
         rest = batch.numbers[at + 1 :]
         return [_Batch(rest, batch.engine)] if rest else []
+
+    def _died(self, number: int, engine: str, ended: Ended) -> None:
+        kind = "hang" if ended.cause == "silence" else "crash"
+        difference = Difference(kind, "", f"exit code {ended.code} {ended.raised}".rstrip())
+        self._found(Finding(number, engine, (difference,), self.plan.case(number), self.plan.device))
 
     def _found(self, finding: Finding) -> None:
         self.summary.findings.append(finding)

@@ -1,5 +1,7 @@
 """A case: inputs, a few lines of torch, what is returned, and how it is compiled. It prints as a runnable program.
 
+Tensors that a step makes lie where the inputs do: the program runs under `made_on(device)`.
+
 Values are numbered: first the inputs (`x0`, `x1`, ...), then the result of each step (`v2`, `v3`, ...). A step is a
 line of Python with `{0}`, `{1}`, ... for its operands, so the data structure and the printed program are the same text.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -21,6 +24,12 @@ Number = bool | int | float
 
 SCOPE: dict[str, Any] = {"torch": torch, "inf": float("inf"), "nan": float("nan"), "F": torch.nn.functional}
 _FLOATING = re.compile(r"torch\.(?:float32|float16|bfloat16)\b")
+
+
+def made_on(device: torch.device | str) -> AbstractContextManager[Any]:
+    """Meanwhile `torch.tensor`, `torch.arange` and their like make tensors on `device`, unless they name another."""
+    # Dynamo guards torch's default device, so the usual one is left alone.
+    return nullcontext() if torch.device(device).type == "cpu" else torch.device(device)
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class Case:
         return [memory[i.storage].as_strided(i.shape, i.strides, i.offset) for i in self.inputs]
 
     def run(self, inputs: Sequence[Tensor], float64: bool = False) -> list[Any]:
-        """Every value, step by step in eager, on `inputs`."""
+        """Every value, step by step in eager, on `inputs`, which lie on the CPU."""
         values: list[Any] = list(inputs)
         for step in self.steps:
             values.append(step.function(float64)(*(values[number] for number in step.operands)))
@@ -151,11 +160,12 @@ class Case:
         lines.append(f"    return ({''.join(f'{names[number]}, ' for number in self.outputs).rstrip()})")
         return "\n".join(lines) + "\n"
 
-    def text(self) -> str:
-        """A program that runs by itself: it prints what eager gives and what torchweld gives."""
+    def text(self, device: str = "cpu") -> str:
+        """A program that runs by itself, on `device`: it prints what eager gives and what torchweld gives."""
         lines = ["import torch", "import torch.nn.functional as F", "from torch import inf, nan", ""]
-        lines += ["from pipeline.backend import torchweld", "", ""]
-        lines += [self.function_text(), "", "def inputs():"]
+        lines += ["from pipeline.backend import torchweld", ""]
+        lines += [] if device == "cpu" else [f'torch.set_default_device("{device}")', ""]
+        lines += ["", self.function_text(), "", "def inputs():"]
         for number, storage in enumerate(self.storages):
             values = ", ".join(map(repr, storage.values))
             lines.append(f"    s{number} = torch.tensor([{values}], dtype={storage.dtype})")

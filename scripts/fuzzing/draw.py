@@ -97,14 +97,18 @@ class Draw:
             return self.among([size, -size - 1, size + 5])
         return self.random.randrange(-size, size)
 
-    def indices(self, shape: Sequence[int], size: int, negative: bool = False) -> str:
-        """The text of an int64 tensor of indices into a dimension of `size`."""
+    def indices(self, shape: Sequence[int], size: int, negative: bool = False, distinct: bool = False) -> str:
+        """The text of an int64 tensor of indices into a dimension of `size`; `distinct` where they say what to write,
+        since on CUDA it is any of two values that ends up in one place."""
         count = 1
         for extent in shape:
             count *= extent
         if count > 64 or (size == 0 and count):
             raise NoOperand
-        found = [self.random.randrange(-size if negative else 0, size) for _ in range(count)]
+        if distinct and count > size:
+            raise NoOperand
+        places = range(-size if negative else 0, size)
+        found = self.random.sample(places, count) if distinct else [self.random.choice(places) for _ in range(count)]
         if self.faulty and found and self.chance(0.5):
             found[-1] = self.among([size, -size - 1])
         return f"torch.tensor({found}, dtype=torch.int64).reshape({tuple(shape)})"

@@ -20,12 +20,13 @@ from scripts.fuzzing.kinds import KINDS
 
 @dataclass(frozen=True)
 class Finding:
-    """Case `number` of the campaign's seed, run by `engine`. `case` is shrunk where that was possible."""
+    """Case `number` of the campaign's seed, run by `engine` on `device`. `case` is shrunk where that was possible."""
 
     number: int
     engine: str
     differences: tuple[Difference, ...]
     case: Case
+    device: str = "cpu"
 
     @property
     def kind(self) -> str:
@@ -40,7 +41,7 @@ class Finding:
     def text(self) -> str:
         head = [f"# case {self.number}, engine {self.engine}"]
         head += [f"# {each.kind} {each.where}: {each.what}".replace("\n", " ")[:400] for each in self.differences]
-        return "\n".join(head) + "\n" + self.case.text()
+        return "\n".join(head) + "\n" + self.case.text(self.device)
 
 
 def _operator(code: str) -> str:
@@ -51,12 +52,14 @@ def _operator(code: str) -> str:
 
 @dataclass
 class Summary:
-    """Counts of a campaign. `graphs` by engine; seconds are wall-clock."""
+    """Counts of a campaign. `graphs` by engine; `asserted`: those of them on which eager itself asserts on the device;
+    seconds are wall-clock."""
 
     seed: int
     graphs: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
+    asserted: int = 0
 
     @property
     def total(self) -> int:
@@ -66,6 +69,8 @@ class Summary:
         by_engine = ", ".join(f"{count} {engine}" for engine, count in sorted(self.graphs.items()))
         rate = self.total / self.seconds if self.seconds else 0.0
         lines = [f"{self.total} graphs ({by_engine}) in {self.seconds / 3600:.2f} hours, {rate:.2f} a second"]
+        if self.asserted:
+            lines.append(f"  {self.asserted} of them compare nothing: eager asserts on the device")
         for kind, count in Counter(finding.kind for finding in self.findings).most_common():
             lines.append(f"  {count} x {kind}: {KINDS[kind]}")
         for signature, count in Counter(finding.signature for finding in self.findings).most_common():
@@ -78,6 +83,7 @@ class Summary:
             "seed": self.seed,
             "graphs": dict(self.graphs),
             "hours": self.seconds / 3600,
+            "eager_asserts": self.asserted,
             "graphs_per_second": self.total / self.seconds if self.seconds else 0.0,
             "findings": dict(Counter(finding.kind for finding in self.findings)),
             "signatures": dict(Counter(finding.signature for finding in self.findings)),

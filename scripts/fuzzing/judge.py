@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.fuzzing.case import Case
+from scripts.fuzzing.case import Case, made_on
 from scripts.fuzzing.reference import Samples, sample
 from stages.validate.observe import Leaf, Observation, observe
 
@@ -40,11 +40,26 @@ class Difference:
     what: str
 
 
+class DeviceLost(Exception):
+    """A kernel failed on the device (an assertion, a wild address). This process can use the device no more."""
+
+
+class EagerAsserts(DeviceLost):
+    """It was a kernel of eager's, so there is nothing to compare with."""
+
+
 def judge(case: Case, call: Callable[..., Any], device: str = "cpu") -> list[Difference]:
-    """The differences of `call(*inputs)` from eager's `case`."""
+    """The differences of `call(*inputs)` from eager's `case`.
+
+    Raises `EagerAsserts`; where it is `call` that loses the device, that is a difference of the kind "crash".
+    """
     inputs = (tuple(case.tensors(device)), {})
-    eager, expected = _observed(case.function(), inputs, 1)
-    mine, error = _observed(call, inputs, case.setting.threads)
+    eager, expected = _observed(case.function(), inputs, 1, device)
+    if expected is not None and _lost(device):
+        raise EagerAsserts(_brief(expected))
+    mine, error = _observed(call, inputs, case.setting.threads, device)
+    if error is not None and _lost(device):
+        return [Difference("crash", "", _brief(error))]
     if eager is None or mine is None:
         return list(_error_differences(expected, error))
     found = list(_call_differences(mine, eager))
@@ -54,13 +69,27 @@ def judge(case: Case, call: Callable[..., Any], device: str = "cpu") -> list[Dif
     return found
 
 
+def _lost(device: str) -> bool:
+    """Whether the device is out of use for this process: an error that stays raises again at every use."""
+    try:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 def _observed(
-    call: Callable[..., Any], inputs: tuple[Any, Any], threads: int
+    call: Callable[..., Any], inputs: tuple[Any, Any], threads: int, device: str
 ) -> tuple[Observation | None, Exception | None]:
+    def called(*args: Any) -> tuple[Any, ...]:
+        with made_on(device):
+            return tuple(call(*args))
+
     with torch.no_grad(), warnings.catch_warnings(), _threads(threads):
         warnings.simplefilter("ignore")
         try:
-            return observe(lambda *args: tuple(call(*args)), inputs, {}, 0), None
+            return observe(called, inputs, {}, 0), None
         except Exception as error:
             return None, error
 

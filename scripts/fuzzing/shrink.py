@@ -20,8 +20,12 @@ from scripts.fuzzing.case import Case, Input, Setting, Step, Storage
 Fails = Callable[[Case], bool]
 
 
-def shrink(case: Case, fails: Fails, seconds: float = 60.0) -> Case:
-    """The smallest case found within `seconds`; `case` itself where nothing smaller fails."""
+def shrink(case: Case, fails: Fails, seconds: float = 60.0, faults: bool = True) -> Case:
+    """The smallest case found within `seconds`; `case` itself where nothing smaller fails.
+
+    Without `faults` no case is tried whose last step raises in eager on the CPU: an index that a smaller input puts out
+    of range costs a process its GPU.
+    """
     deadline = time.monotonic() + seconds
     progress = True
     while progress:
@@ -33,7 +37,7 @@ def shrink(case: Case, fails: Fails, seconds: float = 60.0) -> Case:
                 for smaller in moves(case):
                     if time.monotonic() > deadline:
                         return case
-                    if size_of(smaller) < size_of(case) and _runs(smaller) and fails(smaller):
+                    if size_of(smaller) < size_of(case) and _runs(smaller, faults) and fails(smaller):
                         case, taken, progress = smaller, True, True
                         break
     return case
@@ -48,12 +52,13 @@ def size_of(case: Case) -> tuple[int, ...]:
     return len(case.steps), len(case.outputs), len(case.inputs), plain, len(values), layout, digits
 
 
-def _runs(case: Case) -> bool:
-    """Whether eager gets through all steps but the last, which may be the one that raises."""
+def _runs(case: Case, faults: bool) -> bool:
+    """Whether eager gets through all steps; with `faults` the last one may raise."""
+    steps = case.steps[:-1] if faults else case.steps
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            values = replace(case, steps=case.steps[:-1]).run(case.tensors())
+            values = replace(case, steps=steps).run(case.tensors())
     except Exception:
         return False
     return all(isinstance(value, Tensor) for value in values)

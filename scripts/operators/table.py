@@ -19,10 +19,12 @@ class Exceptions:
     """The data of `exceptions.yaml`.
 
     uninitialised   operator -> why its values are of no account
+    unwritten       operator -> (positions of its results whose values are of no account, reason)
     differs         (pattern of operators, dtypes or () for all, reason)
     """
 
     uninitialised: dict[str, str]
+    unwritten: dict[str, tuple[tuple[int, ...], str]]
     differs: tuple[tuple[re.Pattern[str], tuple[str, ...], str], ...]
 
     def reason(self, record: Record) -> str:
@@ -39,7 +41,8 @@ def read_exceptions(path: Path = Path(__file__).parent / "exceptions.yaml") -> E
     differs = tuple(
         (re.compile(entry["op"]), tuple(entry.get("dtypes", ())), entry["reason"]) for entry in data["differs"]
     )
-    return Exceptions(data["uninitialised"], differs)
+    unwritten = {name: (tuple(positions), reason) for name, (positions, reason) in data["unwritten"].items()}
+    return Exceptions(data["uninitialised"], unwritten, differs)
 
 
 def failed(record: Record, exceptions: Exceptions) -> bool:

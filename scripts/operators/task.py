@@ -32,6 +32,7 @@ class Task:
 
     samples       how many of the operator's samples; None is all
     uninitialised whether the values are those of memory that nobody wrote
+    unwritten     positions of results of which the same is true
     overrides     of the config
     """
 
@@ -41,6 +42,7 @@ class Task:
     samples: int | None = None
     uninitialised: bool = False
     overrides: tuple[str, ...] = ()
+    unwritten: tuple[int, ...] = ()
 
 
 @dataclass
@@ -139,13 +141,20 @@ def in_eager(call: Call) -> Eager:
     """Eager's result of a copy of `call`."""
     copy = call.copied()
     torch.manual_seed(0)
-    before = torch.get_rng_state()
+    before = _generators()
     with torch.no_grad():
         try:
             result = copy.function(*copy.args, **copy.kwargs)
         except Exception as error:
             return Eager(call, error=error)
-    return Eager(call, result, random=not torch.equal(before, torch.get_rng_state()))
+    drawn = not all(map(torch.equal, before, _generators()))
+    return Eager(call, result, random=drawn)
+
+
+def _generators() -> list[torch.Tensor]:
+    """The states of torch's generators, of the CPU and of each GPU in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *on_gpus]
 
 
 # ---- compiled -------------------------------------------------------------------------------
@@ -233,7 +242,9 @@ def _judge_group(task: Task, group: Sequence[Eager], found: Found) -> None:
 
 def _reasons(task: Task, entry: Eager, got: Any) -> list[str]:
     values = not (entry.random or task.uninitialised)
-    return differences(got, entry.result, lambda: in_float64(entry.call), values, lambda: _perturbed(entry.call))
+    return differences(
+        got, entry.result, lambda: in_float64(entry.call), values, lambda: _perturbed(entry.call), task.unwritten
+    )
 
 
 def in_float64(call: Call, off: float = 0.0) -> Any:

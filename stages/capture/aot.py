@@ -33,7 +33,9 @@ from stages.capture import decompositions
 from stages.capture.boxed import boxed
 from stages.capture.clean import clean
 from stages.capture.effects import drop_tokens
+from stages.capture.generator_state import place_generator_state
 from stages.capture.overlap import overlaps_itself, refused_write
+from stages.capture.restrided import loses_its_place, reaches_outside
 from stages.capture.strides import keep_strides, returned_by
 from stages.capture.true_strides import true_strides
 from stages.ir.graph import Graph, GraphInput, Origin, origin_of, origin_of_trace, readable_path, values_of, verify
@@ -101,10 +103,8 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
     Called inside Dynamo's compilation, or outside of it within `static_tracing()`. Every example input is a tensor.
     Raises `LeftToEager`, and what tracing or `compile_graph` raises.
     """
-    refused = refused_write(module)
-    if refused is not None:
-        origin = origin_of(refused)
-        raise NotTraced(f"a write to memory that overlaps itself or what is read, at {origin}: {origin.code}")
+    _refuse(refused_write(module), "a write to memory that overlaps itself or what is read")
+    _refuse(loses_its_place(module), "as_strided of memory that the graph writes to")
     known = arguments_of(module, example_inputs)
     returned = returned_by(module)
     found: dict[str, Any] = {"metadata": None, "training": False}
@@ -151,6 +151,13 @@ def compile_aot(module: fx.GraphModule, example_inputs: Sequence[Any], compile_g
             raise NotTraced("arguments that share memory, one of which it writes to")
         result.call = _watching_memory(call, module, example_inputs)
     return result
+
+
+def _refuse(node: fx.Node | None, what: str) -> None:
+    """Raise `NotTraced` if there is such a node."""
+    if node is not None:
+        origin = origin_of(node)
+        raise NotTraced(f"{what}, at {origin}: {origin.code}")
 
 
 def _watching_memory(
@@ -237,7 +244,7 @@ def _refuse_overlapping_writes(metadata: Any, arguments: Sequence[Argument], exa
         if not (info.mutates_data and isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided):
             continue
         if overlaps_itself(tensor):
-            raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory (a stride of 0)")
+            raise LeftToEager(f"a write to '{arguments[position].source}', whose elements share memory")
 
 
 def _keep_strides(aot_module: fx.GraphModule, metadata: Any, returned: Sequence[Any]) -> None:
@@ -274,12 +281,14 @@ def build_graph(module: fx.GraphModule, known: Sequence[Argument], mutated: froz
     """
     drop_tokens(module.graph)
     module.graph.eliminate_dead_code()
+    place_generator_state(module, training)
     for node in module.graph.nodes:
         if node.op == "call_function":
             node.meta.setdefault("val", None)  # torch gives none to what returns nothing, such as an assertion
         if any(map(_is_symbolic, values_of(node))):
             raise NotStatic(origin_of(node))
-        _refuse_views_from_outside(node)
+        if reaches_outside(node):
+            raise LeftToEager(f"as_strided at {origin_of(node)}, which reaches memory around an input")
     constants = clean(module, distinct=not training)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     inputs = []
@@ -311,38 +320,6 @@ def _returns_bytes_twice(module: fx.GraphModule) -> bool:
             if types.setdefault(storage, value.dtype) != value.dtype:
                 return True
     return False
-
-
-def _refuse_views_from_outside(node: fx.Node) -> None:
-    """Raise `LeftToEager` where `as_strided` reaches memory of an input's storage that the input itself does not.
-
-    A program is given the address of an input's first element, and knows of no more than the input reaches.
-    """
-    if node.target is not torch.ops.aten.as_strided.default:
-        return
-    given, storage = node.all_input_nodes[0], _storage_of(node)
-    while given.op == "call_function" and given.all_input_nodes and _storage_of(given.all_input_nodes[0]) == storage:
-        given = given.all_input_nodes[0]
-    inside, reached = _span(given), _span(node)
-    if given.op == "placeholder" and inside and reached and (reached[0] < inside[0] or reached[1] > inside[1]):
-        raise LeftToEager(f"as_strided at {origin_of(node)}, which reaches memory around the input '{given.name}'")
-
-
-def _storage_of(node: fx.Node) -> Any:
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return value.untyped_storage()._cdata
-    return node
-
-
-def _span(node: fx.Node) -> tuple[int, int] | None:
-    """The first element of its storage that a tensor reaches, and one past the last; None where it reaches none."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.numel() == 0:
-        return None
-    start = int(value.storage_offset())
-    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    return start, start + int(reach) + 1
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -18,6 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from stages.ir.kernel import IRError
+from stages.ir.memory import write
 
 aten = torch.ops.aten
 
@@ -108,7 +109,7 @@ def without_bit(value: Any) -> Any:
     if not _has_bit(value):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
+    return write(made, value)
 
 
 def _node(graph: fx.Graph, name: str) -> fx.Node:

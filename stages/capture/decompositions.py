@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch.utils._python_dispatch import _disable_current_modes
+
+from stages.ir.memory import overlaps
 
 _WHOLE = """
 native_layer_norm native_group_norm _fused_rms_norm _native_batch_norm_legit_no_training
@@ -172,11 +175,77 @@ def _channel_shuffle(inner: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+# Composite operators that copy a tensor and then write to a part of it.
+_SCATTERS = "slice_scatter diagonal_scatter as_strided_scatter"
+
+
+def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    """An operator of `_SCATTERS` as eager has it for an expanded tensor: the copy is none.
+
+    FakeTensors of torch 2.11 are expanded as the argument is, memory that cannot hold the result.
+    """
+
+    def decomposed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return operator(x.clone(), *args, **kwargs) if overlaps(x.shape, x.stride()) else NotImplemented
+
+    return decomposed
+
+
+# Composite operators that eager refuses where their tensors are on several devices, and that torch takes apart into
+# `index` and `index_put`, which take indices from the CPU.
+_ON_ONE_DEVICE = "index_add index_copy take"
+
+
+def _on_one_device(operator: torch._ops.OpOverload, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, torch's decomposition of `operator`, of tensors on one device."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if len({tensor.device for tensor in tensors}) > 1:
+            raise RuntimeError(f"{operator} is given tensors on several devices")
+        return inner(*args, **kwargs)
+
+    return decomposed
+
+
 def _log_sigmoid(x: torch.Tensor) -> Any:
     """`log_sigmoid_forward` as eager lays its result out on a CPU: contiguous. torch's FakeTensors keep x's strides."""
     if x.device.type != "cpu" or x.is_contiguous():
         return NotImplemented
     return torch.ops.aten.log_sigmoid_forward.default(x.contiguous())
+
+
+# Pointwise operators of two tensors whose FakeTensors have the strides of the last one, where eager asks the first.
+_BINARY = "copysign.Tensor floor_divide.default special_xlog1py.default xlogy.Tensor"
+
+
+def _binary(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, an operator of `_BINARY` or torch's decomposition of it, laid out as eager does: as an addition."""
+
+    def decomposed(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if x.is_contiguous() and y.is_contiguous():
+            return NotImplemented if isinstance(inner, torch._ops.OpOverload) else inner(x, y)
+        with _disable_current_modes():
+            strides = torch.add(*(torch.empty_strided(t.shape, t.stride(), device="meta") for t in (x, y))).stride()
+        result: torch.Tensor = inner(x.contiguous(), y.contiguous())
+        if result.stride() == strides:
+            return result
+        return torch.ops.aten.copy.default(result.new_empty_strided(result.shape, strides), result)
+
+    return decomposed
+
+
+def _of_one_type(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner`, torch's decomposition of the gradient of a softmax, where all types are one, or where it is that of a
+    float32 softmax of half numbers on CUDA. Otherwise the operator stays whole, and says what eager says."""
+
+    def decomposed(gradient: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+        rounded = gradient.device.type == "cuda" and (gradient.dtype, input_dtype) == (torch.float32, torch.float16)
+        if gradient.dtype != output.dtype or not (gradient.dtype == input_dtype or rounded):
+            return NotImplemented
+        return inner(gradient, output, dim, input_dtype)
+
+    return decomposed
 
 
 def _native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -232,5 +301,17 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = get_decompositions(operators)
     for operator in _BATCH_NORMS:
         ours[operator] = _batch_norm(found.get(operator, operator))
+    for operator in (torch.ops.aten._softmax_backward_data.default, torch.ops.aten._log_softmax_backward_data.default):
+        ours[operator] = _of_one_type(found[operator])
+    for name in _BINARY.split():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload)
+        ours[operator] = _binary(found.get(operator, operator))
+    for name in _SCATTERS.split():
+        operator = getattr(torch.ops.aten, name).default
+        ours[operator] = _scatter(operator)
+    for name in _ON_ONE_DEVICE.split():
+        operator = getattr(torch.ops.aten, name).default
+        ours[operator] = _on_one_device(operator, found[operator])
     ours[torch.ops.aten.channel_shuffle.default] = _channel_shuffle(found[torch.ops.aten.channel_shuffle.default])
     return {**found, **ours}

@@ -1,8 +1,9 @@
-"""Writes that eager refuses: to memory that overlaps itself, or that an operand overlaps in part.
+"""Writes to memory that overlaps itself, or that an operand overlaps in part.
 
 Comes in: a graph of Dynamo, whose in-place operations are still in it, with FakeTensors that share storage as the real
-ones do. Goes out: the first such write. Functionalisation would give it a meaning where eager raises an error
-(ATen/MemoryOverlap.cpp, which these rules are), so a graph with one is left to eager.
+ones do. Goes out: the first such write. Most of them eager refuses (ATen/MemoryOverlap.cpp), where functionalisation
+would give them a meaning; of those that eager allows, the result follows from the order in which it writes, or from
+which elements are one. So a graph with one is left to eager.
 """
 
 from __future__ import annotations
@@ -13,36 +14,74 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from stages.ir.memory import overlaps
+
 _NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift"
 _IN_PLACE = {getattr(operator, name) for name in _NAMES.split()}
 
 
 def refused_write(module: fx.GraphModule) -> fx.Node | None:
-    """The first node of `module` that writes where eager raises an error; None where there is none."""
+    """The first node of `module` that writes to such memory; None where there is none."""
     return next((node for node in module.graph.nodes if _is_refused(node)), None)
 
 
 def _is_refused(node: fx.Node) -> bool:
-    written, read = _written(node), []
+    written, read = written_by(node), []
     if written is None or not _is_static(written):
         return False
     for source in node.all_input_nodes:
         value = source.meta.get("example_value")
         if isinstance(value, Tensor) and source is not node.args[0] and _is_static(value):
             read.append(value)
-    return overlaps_itself(written) or any(_overlap_in_part(written, other) for other in read)
+    seen, by_windows = _seen_through(node)
+    if by_windows or any(map(overlaps_itself, [written, *seen])):
+        return True
+    return any(_overlap_in_part(written, other) for other in read)
 
 
-def _written(node: fx.Node) -> Tensor | None:
-    """What an in-place operation writes to."""
-    in_place = node.op == "call_method" and str(node.target).endswith("_") and not str(node.target).endswith("__")
-    if not (in_place or node.target in _IN_PLACE or node.target is operator.setitem):
+def written_by(node: fx.Node) -> Tensor | None:
+    """What an in-place operation of a Dynamo graph writes to; None for any other."""
+    if not (_in_place(node) or node.target in _IN_PLACE or node.target is operator.setitem):
         return None
-    target = node.args[0]
-    value = target.meta.get("example_value") if isinstance(target, fx.Node) else None
-    if not isinstance(value, Tensor):
+    value = _value(node.args[0])
+    if value is None:
         return None
     return _part(value, node.args[1]) if node.target is operator.setitem else value
+
+
+def _in_place(node: fx.Node) -> bool:
+    """Whether it is a method or function with a name such as `add_`, or is told so (`inplace=True`)."""
+    if node.op not in ("call_method", "call_function") or not node.args:
+        return False
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    plain = str(name).partition(".")[0]
+    return node.kwargs.get("inplace") is True or (plain.endswith("_") and not plain.endswith("__"))
+
+
+def _seen_through(node: fx.Node) -> tuple[list[Tensor], bool]:
+    """The tensors that what an in-place operation writes to is a view of, as far as the graph knows, and whether it is
+    one by `unfold`.
+
+    Through one that overlaps itself, functionalisation adds up what changed: it rounds, and infinities are lost.
+    Through windows it makes zeros of what lies in none of them.
+    """
+    found: list[Tensor] = []
+    by_windows = False
+    source: Any = node.args[0]
+    while (value := _value(source)) is not None and (not found or _same_memory(value, found[-1])):
+        found.append(value)
+        by_windows |= source.op == "call_method" and source.target == "unfold"
+        source = source.args[0] if source.op != "placeholder" and source.args else None
+    return [value for value in found if _is_static(value)], by_windows
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def _value(node: Any) -> Tensor | None:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, Tensor) and value.layout is torch.strided else None
 
 
 def _part(whole: Any, index: Any) -> Tensor | None:
@@ -68,12 +107,12 @@ def _is_static(tensor: Tensor) -> bool:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Whether several elements are one place in memory, by a stride of 0."""
-    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
+    """Whether several elements are one place in memory."""
+    return overlaps(tuple(tensor.shape), tensor.stride())
 
 
 def _overlap_in_part(one: Tensor, other: Tensor) -> bool:
-    if not one.numel() or not other.numel() or one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+    if not one.numel() or not other.numel() or not _same_memory(one, other):
         return False
     if not (_is_dense(one) and _is_dense(other)):
         return False

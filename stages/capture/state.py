@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from stages.capture.model import modules_of, namespaces_of
+from stages.ir.memory import write
 
 
 class Snapshot:
@@ -83,7 +84,7 @@ def _write_back(tensor: torch.Tensor, copy: torch.Tensor, shape: Any, strides: A
         if not torch.equal(tensor.detach(), copy):
             scope = torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext()
             with scope:
-                tensor.detach().copy_(copy)
+                write(tensor.detach(), copy)
 
 
 def _copy_of(container: Any) -> Any:

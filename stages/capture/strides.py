@@ -23,7 +23,11 @@ aten = torch.ops.aten
 
 # Functions whose FakeTensor has other strides than eager's result where an argument is not contiguous; tracing knows
 # better (`decompositions.py`).
-UNTRUE = frozenset({"batch_norm", "channel_shuffle", "group_norm", "log_sigmoid", "one_hot"})
+_UNTRUE = """
+batch_norm channel_shuffle copysign floor_divide floordiv group_norm log_sigmoid one_hot special_xlog1py special_xlogy
+xlog1py xlogy
+"""
+UNTRUE = frozenset(_UNTRUE.split())
 
 
 def returned_by(module: fx.GraphModule) -> list[Any]:
@@ -32,7 +36,8 @@ def returned_by(module: fx.GraphModule) -> list[Any]:
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     doubtful: set[fx.Node] = set()
     for node in module.graph.nodes:
-        untrue = getattr(node.target, "__name__", "") in UNTRUE and not all(map(_contiguous, node.all_input_nodes))
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        untrue = name in UNTRUE and not all(map(_contiguous, node.all_input_nodes))
         if untrue or _ambiguous(node) or not doubtful.isdisjoint(node.all_input_nodes):
             doubtful.add(node)
     known = [value if isinstance(value, fx.Node) and value not in doubtful else None for value in values]

@@ -25,7 +25,14 @@ class BoundKernel(Protocol):
     def __call__(self) -> None:
         """Launch; on CUDA on the current stream.
 
-        Raises `IndexError` naming the kernel where an index was out of range (on the CPU; on CUDA the device asserts).
+        Raises `IndexError` naming the kernel where an index was out of range: on the CPU of this launch, on CUDA of an
+        earlier one (see `check_index`). Nothing outside of the buffers is read either way.
+        """
+
+    def check_index(self) -> None:
+        """Raise `IndexError` where a launch of this kernel that has ended met an index out of range; waits for none.
+
+        For whoever launches without calling, as a CUDA graph does. On the CPU every launch has raised its own error.
         """
 
     def rebind(self, position: int, tensor: Tensor) -> None:

@@ -15,11 +15,12 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from stages.fusion.lowering.storage import overlaps, tensor_of
+from stages.fusion.lowering.storage import tensor_of
 from stages.fusion.memory import lies_on
 from stages.fusion.units import Unit
 from stages.ir.errors import UserError
 from stages.ir.graph import Origin, origin_of, values_of
+from stages.ir.memory import overlaps
 from stages.ir.program import Extern, TensorRef
 
 # Operator -> overload of its out-variant, for operators with a kernel of their own for it on the CPU and on CUDA.

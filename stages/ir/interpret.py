@@ -62,11 +62,11 @@ class _Run:
     def evaluate(self, node: Expr) -> Tensor:
         ones = (1,) * len(self.axes)
         if isinstance(node, Const):
-            return torch.full(ones, node.value, dtype=self.dtype(node.dtype))
+            return torch.full(ones, node.value, dtype=self.dtype(node.dtype), device="cpu")
         if isinstance(node, Var):
             at = self.axes.index(node.axis)
             shape = (*ones[:at], node.axis.extent, *ones[at + 1 :])
-            return torch.arange(node.axis.extent).reshape(shape)
+            return torch.arange(node.axis.extent, device="cpu").reshape(shape)
         if isinstance(node, Cast):
             return self[node.value].to(self.dtype(node.dtype))
         if isinstance(node, Select):
@@ -181,7 +181,7 @@ def _position(pick: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         # torch.argmax promises no order among equals, so the least of the positions that hold the extreme is taken.
         extreme = pick(body, -1, keepdim=True)
         hit = (body == extreme) | torch.isnan(body)
-        positions = torch.arange(body.shape[-1]).expand(body.shape)
+        positions = torch.arange(body.shape[-1], device=body.device).expand(body.shape)
         return torch.where(hit, positions, body.shape[-1]).amin(-1)
 
     return find

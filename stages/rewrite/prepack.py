@@ -141,7 +141,8 @@ def _convolution(graph: Graph, node: fx.Node, known: set[fx.Node], accurate: boo
 def _onednn_in_eager(node: fx.Node) -> bool:
     """Whether eager computes a convolution by oneDNN, which depends on its sizes and on the number of threads."""
     x, weight, bias, *window = node.args
-    shapes = [torch.empty(node.meta["val"].shape) if node is not None else None for node in (x, weight, bias)]  # type: ignore[union-attr]
+    nodes = [node if isinstance(node, fx.Node) else None for node in (x, weight, bias)]
+    shapes = [None if node is None else torch.empty(node.meta["val"].shape, device="cpu") for node in nodes]
     backend = torch._C._select_conv_backend(*shapes, *window, None)
     return backend.name in ("Mkldnn", "MkldnnEmpty")
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.library_flags import cudnn_benchmark
+from stages.ir.memory import write
 from stages.ir.program import Extern, Program, Step
 from stages.ir.words import counted
 from stages.runtime.config import RuntimeConfig
@@ -55,7 +56,20 @@ def why_not(program: Program, inputs: str = "static") -> str | None:
     for entry in program.inputs:
         if entry.kind == "user" and (device := geometry_of(program, entry.name).device).type != "cuda":
             return f"input '{entry.source or entry.name}' is on {device}, whose values a graph would not see change"
+    for step in program.externs:
+        if _hands_out_generator(step):
+            return f"{step.target} gives the state of the generator, which under a capture lies elsewhere"
     return None
+
+
+def _hands_out_generator(step: Extern) -> bool:
+    """Whether somebody uses the seed or offset that an attention drew its dropout from.
+
+    Outside of a capture they are on the CPU, as the program has it, under one on the GPU (see
+    `capture.generator_state`).
+    """
+    names = [returned.name for returned in getattr(getattr(step.target, "_schema", None), "returns", ())]
+    return any(name.startswith("philox_") for name, ref in zip(names, step.outputs) if ref is not None)
 
 
 def _is_random(step: Step) -> bool:
@@ -97,12 +111,13 @@ class GraphLane:
         return (*self._frame.memory, *self._copied.values())
 
     def run(self, inputs: Sequence[Tensor], weights: Weights) -> list[Any]:
-        """The outputs of a call. Raises `StepError` where a step fails by itself, `CaptureFailed` where only its
-        capture does.
+        """The outputs of a call. Raises `StepError` where a step fails by itself (an index out of range in the call
+        before is an error of this one), `CaptureFailed` where only its capture does.
 
         Looking at every weight takes the host longer than a launch. Where a second run would do no harm, the graph is
         launched as if no weight had changed, and looked at meanwhile; it runs once more where one had.
         """
+        self._frame.check_indices()
         moved = not self._copies and self._moved(inputs)
         moved |= self._copies and self._copy(inputs)
         if self._may_repeat and self._graph is not None and not moved and weights.epoch == self._epoch:
@@ -152,7 +167,7 @@ class GraphLane:
             with torch.inference_mode(False):
                 self._copied = {place: empty(geometry) for place, geometry in self._users.items()}
         for place, own in self._copied.items():
-            own.copy_(inputs[place])
+            write(own, inputs[place])
         return new
 
     def _capture(self, inputs: Sequence[Tensor], epoch: int) -> None:
@@ -168,6 +183,7 @@ class GraphLane:
                 for _ in range(WARM_UPS):
                     self._frame.execute()
                 side.synchronize()
+                self._frame.check_indices()  # an error of the model's, while nothing takes it for one of the capture
                 self._graph, self._epoch = _record(self._frame.execute), epoch
             captured = True
         finally:

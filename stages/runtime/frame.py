@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.kernel import IRError
+from stages.ir.memory import write
 from stages.ir.program import BufferSpec, Extern, Launch, Program, TensorRef, tensor_refs
 from stages.ir.schedule import Schedule
 from stages.runtime.errors import step_error
@@ -80,6 +81,7 @@ class Frame:
             self._slots |= {spec.name: self._slots[spec.over] for spec in slots if spec.over is not None}
             self._actions: list[Action] = []
             self._bounds: list[tuple[int, int, int]] = []  # of each step: begin, end, end with what it frees
+            self._checked: list[tuple[int, Bound]] = []  # steps whose kernels check an index
             self._bind_steps(compiled)
             self._returns = [self._return(output) for output in program.outputs]
         kinds = {entry.name: entry.kind for entry in program.inputs}
@@ -113,11 +115,22 @@ class Frame:
     def copy_weights(self, inputs: Sequence[Tensor]) -> None:
         """Copy anew the weights that kernels cannot read where they are (see `views.aligned`)."""
         for slot, place in self._copied_weights:
-            slot.now.copy_(inputs[place])
+            write(slot.now, inputs[place])
 
     def execute(self) -> None:
         """Run all steps, or all but those that `outputs` runs. Raises `StepError` naming the one that failed."""
         self._run(0, self._body)
+
+    def check_indices(self) -> None:
+        """Raise `StepError` where a kernel of a run before met an index out of range, if that is known by now.
+
+        Kernels ask by themselves when they are called; a CUDA graph launches them without.
+        """
+        for number, bound in self._checked:
+            try:
+                bound.check_index()
+            except IndexError as error:
+                raise step_error(self.program, number, error) from error
 
     def step(self, number: int, hook: Hook | None) -> None:
         """Run step `number`, and `hook` on what it gave before that is freed."""
@@ -234,7 +247,12 @@ class Frame:
         for number, step in enumerate(steps):
             begin = len(self._actions)
             self._actions += [self._allocation(slot) for at, slot in fresh if at == number]
-            self._actions.append(self._launch(step, compiled) if isinstance(step, Launch) else self._extern(step))
+            if isinstance(step, Launch):
+                bound = self._launch(step, compiled)
+                self._checked += [(number, bound)] if step.kernel.checks_index else []
+                self._actions.append(bound)
+            else:
+                self._actions.append(self._extern(step))
             end = len(self._actions)
             self._actions += [slot.clear for at, slot in freed if at == number]
             self._bounds.append((begin, end, len(self._actions)))
@@ -244,7 +262,7 @@ class Frame:
         make = partial(torch.empty_strided, slot.shape, slot.strides, dtype=slot.spec.dtype, device=self.program.device)
         return lambda: slot.put(make())
 
-    def _launch(self, step: Launch, compiled: Compiled) -> Action:
+    def _launch(self, step: Launch, compiled: Compiled) -> Bound:
         kernel = compiled.kernels.get((step.kernel.hash, step.schedule))
         if kernel is None:
             raise IRError(f"kernel '{step.kernel.name}' ({step.kernel.hash}) with {step.schedule} was not compiled")
@@ -325,7 +343,7 @@ class Frame:
             return slot.take
         holder: list[Any] = [None]
         self._fill(holder, 0, ref)
-        return lambda result: holder[0].copy_(result)
+        return lambda result: write(holder[0], result)
 
     # ---- outputs ----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from stages.ir.memory import write
 from stages.ir.program import BufferSpec, TensorRef
 from stages.runtime.views import aligned, same_layout, viewer
 
@@ -19,6 +20,8 @@ class Bound(Protocol):
     """A kernel with an address for each of its parameters."""
 
     def __call__(self) -> None: ...
+
+    def check_index(self) -> None: ...
 
     def rebind(self, position: int, tensor: Tensor) -> None: ...
 
@@ -72,7 +75,7 @@ class Slot:
         if result.layout is torch.strided:
             if result.stride() != self.strides and not same_layout(result, self.shape, self.strides):
                 laid_out = torch.empty_strided(self.shape, self.strides, dtype=result.dtype, device=result.device)
-                result = laid_out.copy_(result)
+                result = write(laid_out, result)
             if self._launches:
                 result = aligned(result, self.alignment)
         self.put(result)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from stages.ir.memory import write
 from stages.ir.program import BufferSpec, Geometry, TensorRef
 
 
@@ -69,4 +70,5 @@ def aligned(tensor: Tensor, alignment: int) -> Tensor:
         return tensor
     if tensor.data_ptr() % alignment == 0 and not tensor.is_neg() and not tensor.is_conj():
         return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return write(made, tensor)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from stages.ir.kernel import IRError
+from stages.ir.memory import write
 from stages.ir.program import Geometry, Program, tensor_refs
 from stages.runtime.errors import StaleProgram
 from stages.runtime.inputs import called_inputs, geometry_of
@@ -183,6 +184,6 @@ class Weights:
         if on_cuda:  # calls in flight on any stream still read the old values
             torch.cuda.synchronize(self._program.device)
         for name, value in changed.items():
-            self._constants[name].copy_(value)
+            write(self._constants[name], value)
         if on_cuda:
             torch.cuda.synchronize(self._program.device)

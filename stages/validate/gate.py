@@ -130,7 +130,7 @@ def _as_tensor(leaf: Leaf) -> torch.Tensor | None:
         return leaf.value
     if isinstance(leaf.value, (bool, int, float, complex)):
         kind = torch.complex128 if isinstance(leaf.value, complex) else torch.float64
-        return torch.tensor(leaf.value, dtype=kind if isinstance(leaf.value, (float, complex)) else None)
+        return torch.tensor(leaf.value, dtype=kind if isinstance(leaf.value, (float, complex)) else None, device="cpu")
     return None
 
 

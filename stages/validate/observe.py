@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from stages.ir.memory import write
+
 InputSet = tuple[tuple[Any, ...], dict[str, Any]]
 """The (args, kwargs) of one call."""
 
@@ -120,7 +122,7 @@ def observe(call: Callable[..., Any], inputs: InputSet, state: Mapping[str, torc
     for path in mutated:
         if path.startswith("state "):
             with torch.no_grad():
-                given[path].copy_(before[path])
+                write(given[path], before[path])
     return seen
 
 

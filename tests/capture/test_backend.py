@@ -1,6 +1,8 @@
 """The torch.compile entry: kinds of inputs, training, and sizes that vary."""
 
+import contextlib
 import copy
+import itertools
 
 import pytest
 import torch
@@ -170,7 +172,7 @@ def test_a_view_of_memory_around_an_input_runs_in_eager_with_a_warning():
     compiler = Compiler()
     call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
     memory = torch.arange(8.0)
-    with pytest.warns(UserWarning, match="as_strided at .*, which reaches memory around the input"):
+    with pytest.warns(UserWarning, match="as_strided at .*, which reaches memory around an input"):
         torch.testing.assert_close(call(memory[3:]), model(memory[3:]))
     assert not compiler.graphs
     inside = torch.compile(lambda value: value.as_strided((2,), (2,)) + 1, backend=make_backend(compiler))
@@ -233,3 +235,100 @@ def test_the_gradient_of_dropout_is_scaled_after_it_is_masked():
         _, model = compiled(torch.ops.aten.native_dropout_backward)
         ours = model(gradient, mask, 1 / 0.9)
         assert torch.equal(ours, eager) and torch.equal(torch.signbit(ours), torch.signbit(eager))
+
+
+WRITES_THAT_OVERLAP = {
+    "through an expanded tensor": (lambda x: x[:1].expand(2, 3)[::2].fill_(1), (2, 3)),
+    "an assignment through an expanded tensor": (lambda x: x[:1].expand(2, 3).__setitem__(0, 7.0), (2, 3)),
+    "to windows with a gap": (lambda x: x.unfold(1, 2, 2).mul_(0.5), (2, 3)),
+    "to windows of a row": (lambda x: x[0].unfold(0, 2, 1).add_(1), (2, 3)),
+    "in place by a flag": (lambda x: torch.nn.functional.relu(x[0].as_strided((2, 2), (1, 1)), inplace=True), (2, 3)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WRITES_THAT_OVERLAP)
+def test_a_write_whose_result_hangs_on_its_order_runs_in_eager(name):
+    """Functionalised, a write through an expanded tensor adds the difference: infinity less infinity is NaN."""
+    write, shape = WRITES_THAT_OVERLAP[name]
+
+    def model(value):
+        write(value)
+        return value * 2
+
+    compiler = Compiler()
+    call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
+    ours, expected = torch.full(shape, float("-inf")), torch.full(shape, float("-inf"))
+    with pytest.warns(UserWarning, match="a write to memory that overlaps itself"):
+        got = call(ours)
+    assert torch.equal(got, model(expected)) and torch.equal(ours, expected)
+    assert not compiler.graphs
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("strides", [(1,), (2,)])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_places_of_a_storage_that_is_written_to_are_eagers(offset, strides):
+    """The second element of the storage, in eager; after the write functionalisation has a storage of its own."""
+
+    def model(value):
+        value.mul_(2)
+        return value.as_strided((2,), (1,), 1) + 1
+
+    memory, other = torch.arange(20.0), torch.arange(20.0)
+    compiler = Compiler()
+    call = torch.compile(model, backend=make_backend(compiler), fullgraph=True)
+    inputs = [each.as_strided((6,), strides, offset) for each in (memory, other)]
+    whole = offset == 0 and strides == (1,)
+    with contextlib.nullcontext() if whole else pytest.warns(UserWarning, match="as_strided of memory"):
+        got = call(inputs[0])
+    assert torch.equal(got, model(inputs[1])) and torch.equal(memory, other)
+    assert len(compiler.graphs) == whole
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["_softmax_backward_data", "_log_softmax_backward_data"])
+@pytest.mark.parametrize("types", itertools.product([torch.float32, torch.float16], repeat=3), ids=str)
+def test_the_gradient_of_a_softmax_takes_the_types_that_eager_takes(name, types):
+    gradient, output, input_dtype = types
+    operator = getattr(torch.ops.aten, name).default
+    arguments = torch.rand(2, 3).to(gradient), torch.rand(2, 3).to(output)
+
+    def model(*tensors):
+        return operator(*tensors, -1, input_dtype)
+
+    call = torch.compile(model, backend=make_backend(Compiler()), fullgraph=True)
+    try:
+        wanted = model(*arguments)
+    except RuntimeError as refusal:
+        with pytest.raises(RuntimeError, match=str(refusal)):
+            call(*arguments)
+    else:
+        got = call(*arguments)
+        assert got.dtype == wanted.dtype
+        torch.testing.assert_close(got, wanted)
+
+
+BINARY = {
+    "xlogy": torch.xlogy,
+    "xlogy, a method": lambda x, y: x.xlogy(y),
+    "xlog1py": torch.special.xlog1py,
+    "copysign": torch.copysign,
+    "//": lambda x, y: x // y,
+    "floor_divide": torch.floor_divide,
+    "+": lambda x, y: x + y,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BINARY)
+def test_the_strides_of_two_tensors_laid_out_in_different_orders_are_eagers(name):
+    x, y = torch.rand(2, 4, 3).transpose(1, 2), torch.rand(2, 3, 4)
+    small = torch.rand(2, 1, 3).transpose(1, 2)
+    for pair in ((x, y), (y, x), (x, small), (small, y), (x, x)):
+        torch._dynamo.reset()
+        compiler = Compiler()
+        got, wanted = torch.compile(BINARY[name], backend=make_backend(compiler))(*pair), BINARY[name](*pair)
+        assert got.stride() == wanted.stride()
+        torch.testing.assert_close(got, wanted)
+        assert compiler.graphs

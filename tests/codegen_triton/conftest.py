@@ -10,24 +10,10 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import pytest
-import torch
 
 Interpret = Callable[..., object]
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a CUDA device, the tests that need one are not among those to run."""
-    if torch.cuda.is_available():
-        return
-    unfit = [item for item in items if item.get_closest_marker("gpu") and HERE in item.path.parents]
-    if unfit:
-        config.hook.pytest_deselected(items=unfit)
-        items[:] = [item for item in items if item not in set(unfit)]
 
 
 @pytest.fixture(scope="session")

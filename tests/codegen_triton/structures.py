@@ -231,6 +231,28 @@ def single() -> Case:
     return Case(Kernel("single", (), (), (Store(Buffer("out0", F32, 1), number(0), value),)), (x,), (x * 2,))
 
 
+def negative_zero() -> Case:
+    """-0.0 as a constant, told by the infinity that it divides to."""
+    x = torch.tensor([0.0, -0.0, 1.0])
+    (i,) = axes("i", 3)
+    zero = const(-0.0, F32)
+    stores = (
+        Store(Buffer("out0", F32, 3), var(i), op("div", one(1.0), op("sub", zero, load(source("in0", x), var(i))))),
+        Store(Buffer("out1", F32, 3), var(i), op("div", one(1.0), zero)),
+    )
+    return Case(Kernel("negative_zero", (i,), (), stores), (x,), (1 / (-0.0 - x), torch.full((3,), -torch.inf)))
+
+
+def compared_scalar() -> Case:
+    """What is true of one number, beside what is true of each of many."""
+    x, flag = torch.tensor([0.0, 2.0, -3.0]), torch.tensor([0.5], dtype=torch.float16)
+    (i,) = axes("i", 3)
+    present = op("ne", cast(load(source("in0", flag), number(0)), F32), const(0.0, F32))
+    value = op("and", present, op("lt", load(source("in1", x), var(i)), one(1.0)))
+    kernel = Kernel("compared_scalar", (i,), (), (Store(Buffer("out0", DType.BOOL, 3), var(i), value),))
+    return Case(kernel, (flag, x), (torch.tensor([True, False, True]),))
+
+
 # ---- rows -----------------------------------------------------------------------------------
 
 
@@ -387,7 +409,7 @@ def normalized(build: Callable[[], Case]) -> Callable[[], Case]:
 _PLAIN: tuple[Callable[[], Case], ...] = (
     *(broadcast, transposed, swapped_ends, padded, row_mask, flipped_and_rolled, counted, gelu, selected, joined),
     *(guarded_gather, single, softmax, masked_softmax, layer_norm, group_norm, columns, whole),
-    *(gathered_rows, divided_rows, wrapped),
+    *(gathered_rows, divided_rows, wrapped, negative_zero, compared_scalar),
 )
 CASES: dict[str, Callable[[], Case]] = {
     **{build.__name__: build for build in _PLAIN},

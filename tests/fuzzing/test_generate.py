@@ -2,13 +2,16 @@
 
 import collections
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
+from scripts.fuzzing.draw import Draw, NoOperand
 from scripts.fuzzing.generate import generate
 from scripts.fuzzing.operations import PROPOSALS
 
@@ -117,3 +120,13 @@ def test_every_proposal_is_taken_up_by_eager_at_some_time():
                 continue
             taken |= result is not None
         assert taken, propose.__name__
+
+
+def test_what_is_written_to_distinct_places_has_distinct_indices():
+    """Of two values for one place, either may stay on CUDA."""
+    draw = Draw(Random(1), [torch.zeros(4)], special=False, faulty=False)
+    for _ in range(50):
+        found = re.search(r"\[(.*?)\]", draw.indices([3], 4, distinct=True)).group(1).split(", ")
+        assert len(set(found)) == 3
+    with pytest.raises(NoOperand):
+        draw.indices([5], 4, distinct=True)

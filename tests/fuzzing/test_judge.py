@@ -160,3 +160,11 @@ def test_eager_may_multiply_and_add_at_once():
     assert kinds(case, lambda a, b, c: (c + a * b,)) == []
     assert kinds(case, lambda a, b, c: ((c.double() + a.double() * b.double()).float(),)) == []
     assert kinds(case, lambda a, b, c: (c + a * b * (1 + 1e-5),)) == ["value"]
+
+
+def test_in_float64_eagers_own_rounding_is_no_truth():
+    """The deviation of equal numbers is 0; eager's mean of them is off by a rounding, and so is its deviation."""
+    equal = Case((Storage(torch.float64, (0.3719,)),), (Input(0, (33,), (0,)),), (Step("{0}.std()", (0,), True),), (1,))
+    assert equal.function()(*equal.tensors())[0] > 0
+    assert kinds(equal, lambda x: (torch.zeros((), dtype=torch.float64),)) == []
+    assert kinds(equal, lambda x: (torch.full((), 1e-14, dtype=torch.float64),)) == ["value"]

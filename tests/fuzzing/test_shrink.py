@@ -84,3 +84,18 @@ def test_shrinking_keeps_what_matters():
     assert (small.setting.fusion, small.setting.buffers) == ("none", "best")
     assert len(small.inputs) == 1
     assert size_of(small) < size_of(case)
+
+
+def test_without_faults_no_case_is_tried_that_raises_in_eager():
+    """Halving the input would put the index out of range, which on a GPU ends the process."""
+    case = case_of([dense([float(number) for number in range(16)])], [Step("{0}[torch.tensor([12])]", (0,))])
+    tried = []
+
+    def fails(smaller):
+        tried.append(smaller)
+        return smaller.steps == case.steps
+
+    assert shrink(case, fails, seconds=20).inputs[0].shape[0] == 1
+    tried.clear()
+    assert shrink(case, fails, seconds=20, faults=False).inputs[0].shape[0] == 13
+    assert tried and all(each.run(each.tensors()) for each in tried)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.fusion.lowering import Kind, NotFusable, base_of, build_kernel, extent, is_view, kind_of
-from stages.fusion.lowering.storage import overlaps
+from stages.ir.memory import overlaps
 from tests.lowering.harness import Run, calls, together, trace
 from tests.lowering.samples import randn
 

@@ -6,16 +6,22 @@ import threading
 import pytest
 import torch
 
-from stages import buffers, runtime
+from stages import buffers, codegen, runtime
 from stages.buffers import BuffersConfig
+from stages.codegen.config import CodegenConfig
+from stages.ir.dtype import DType
+from stages.ir.expr import Axis, Buffer, load, var
 from stages.ir.graph import GraphInput
+from stages.ir.index import bounded
+from stages.ir.kernel import Kernel, Store
 from stages.ir.program import Extern, Geometry, Prologue, TensorRef
 from stages.runtime import RuntimeConfig
 from stages.runtime.cuda_graph import _is_random, why_not
+from stages.runtime.errors import StepError
 from stages.runtime.frame import Frame
 from stages.runtime.pool import Pool
 from tests.buffers.programs import CPU, launch, program, scale_kernel, whole
-from tests.runtime.doubles import compiled
+from tests.runtime.doubles import CompiledDouble, compiled
 from tests.runtime.models import assert_same, eager_mlp, mlp
 
 aten = torch.ops.aten
@@ -396,3 +402,102 @@ def test_a_graph_writes_nothing_but_its_own_memory():
     del strangers
     torch.cuda.empty_cache()
     torch.testing.assert_close(run([x, weight])[0], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_the_state_of_the_generator_is_no_result_of_a_graph(used):
+    """Under a capture, attention puts seed and offset elsewhere than the program says."""
+    q = TensorRef("q", (1, 8, 4, 8), (256, 32, 8, 1))
+    seed = TensorRef("seed", (), ()) if used else None
+    arguments = (q, q, q, None, None, None, None, None, 0.5, 0)
+    step = Extern(aten._efficient_attention_forward.default, arguments, {}, (q, None, seed, None, None, None))
+    made = program([("q", "user", 256), ("seed", "extern", 1)], [step], [q])
+    device = torch.device("cuda", 0)
+    geometry = {"q": dataclasses.replace(made.geometry["q"], device=device)}
+    reason = why_not(dataclasses.replace(made, device=device, geometry=geometry))
+    assert "state of the generator" in reason if used else reason is None
+
+
+# ---- indices that are checked ---------------------------------------------------------------
+
+
+def gather(device=CPU):
+    """y = table[chosen], by a kernel that checks the index."""
+    table, chosen = Buffer("in1", DType.FLOAT32, 4), Buffer("in0", DType.INT64, 3)
+    axis = Axis("i0", 3)
+    value = load(table, bounded(load(chosen, var(axis)), 4))
+    kernel = Kernel("gather", (axis,), (), (Store(Buffer("out0", DType.FLOAT32, 3), var(axis), value),))
+    roles = [("chosen", "user", 3), ("table", "user", 4), ("y", "output", 3)]
+    made = program(roles, [launch(kernel, "chosen", "table", "y")], [whole("y", 3)])
+    buffers = {**made.buffers, "chosen": dataclasses.replace(made.buffers["chosen"], dtype=torch.int64)}
+    types = {"chosen": torch.int64, "table": torch.float32}
+    geometry = {
+        name: dataclasses.replace(made.geometry[name], dtype=dtype, device=device) for name, dtype in types.items()
+    }
+    return dataclasses.replace(made, device=device, buffers=buffers, geometry=geometry)
+
+
+class Reporting:
+    """A kernel on CUDA, which says at a later launch that an index was out of range."""
+
+    def __init__(self):
+        self.out_of_range = False
+
+    def bind(self, tensors):
+        return self
+
+    def __call__(self):
+        self.check_index()
+
+    def check_index(self):
+        if self.out_of_range:
+            self.out_of_range = False
+            raise IndexError("kernel 'gather': an index is out of range")
+
+    def rebind(self, position, tensor):
+        pass
+
+
+def test_a_frame_asks_its_kernels_for_indices_out_of_range():
+    made = gather()
+    kernel = Reporting()
+    frame = Frame(made, CompiledDouble({(made.launches[0].kernel.hash, None): kernel}), {}, True, True)
+    frame.check_indices()
+    kernel.out_of_range = True
+    with pytest.raises(StepError, match=r"step 0, kernel gather.*out of range") as caught:
+        frame.check_indices()
+    assert isinstance(caught.value, IndexError)
+    frame.check_indices()
+
+
+@gpu
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("inputs", ["copy", "static"])
+def test_an_index_out_of_range_is_an_error_of_the_next_call(graph, inputs, tmp_path):
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = gather(device)
+    built = codegen.run(made, CodegenConfig(cache_dir=str(tmp_path)))
+    run = runtime.run(made, built, RuntimeConfig(inputs=inputs, cuda_graph=graph))
+    table = torch.arange(4.0, device=device)
+    chosen = torch.tensor([1, -1, 2], device=device)
+    assert run([chosen, table])[0].tolist() == [1.0, 3.0, 2.0]
+    chosen.fill_(4)
+    run([chosen, table])
+    torch.cuda.synchronize()
+    chosen.fill_(2)
+    with pytest.raises(IndexError, match="kernel 'gather'"):
+        run([chosen, table])
+    assert run([chosen, table])[0].tolist() == [2.0, 2.0, 2.0]
+    assert run.notes == []
+
+
+@gpu
+def test_an_index_out_of_range_at_the_first_call_does_not_cost_the_graph(tmp_path):
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = gather(device)
+    run = runtime.run(made, codegen.run(made, CodegenConfig(cache_dir=str(tmp_path))), RuntimeConfig())
+    table = torch.arange(4.0, device=device)
+    with pytest.raises(IndexError, match="kernel 'gather'"):
+        run([torch.full((3,), 9, device=device), table])
+    assert run([torch.zeros(3, dtype=torch.int64, device=device), table])[0].tolist() == [0.0, 0.0, 0.0]
+    assert run.notes == []

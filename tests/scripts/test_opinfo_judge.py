@@ -35,6 +35,12 @@ def test_another_layout_differs(got, eager, words):
     assert re.search(words, reason)
 
 
+def test_what_nobody_wrote_has_a_layout_and_no_values():
+    assert judged((ONE, ONE), (ONE, ONE * 2), unwritten=(1,)) == []
+    assert len(judged((ONE * 2, ONE), (ONE, ONE * 2), unwritten=(1,))) == 1
+    assert len(judged((ONE, ONE[:1]), (ONE, ONE * 2), unwritten=(1,))) == 1
+
+
 def test_strides_that_no_index_can_tell_apart_agree():
     got, eager = torch.ones(1, 3), torch.ones(3, 1).t()
     assert got.stride() != eager.stride()

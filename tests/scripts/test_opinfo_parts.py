@@ -64,7 +64,7 @@ def test_a_crash_or_a_hang_loses_one_task(monkeypatch, together):
 
 
 def test_the_table_counts_operators_by_dtype():
-    exceptions = Exceptions({}, ((re.compile("mul"), ("float32",), "eager is wrong"),))
+    exceptions = Exceptions({}, {}, ((re.compile("mul"), ("float32",), "eager is wrong"),))
     records = [record(), record("mul", failures=[WRONG]), record("mul", "int64", failures=[WRONG])]
     table = summary(records, exceptions).splitlines()
     assert table[2:] == [
@@ -84,6 +84,7 @@ def test_every_exception_has_a_reason_and_names_an_operator():
     exceptions = read_exceptions()
     assert all(reason for *_, reason in exceptions.differs)
     assert all(reason and name in names for name, reason in exceptions.uninitialised.items())
+    assert all(positions and reason and name in names for name, (positions, reason) in exceptions.unwritten.items())
     assert all(any(pattern.fullmatch(name) for name in names) for pattern, *_ in exceptions.differs)
 
 

@@ -117,6 +117,38 @@ def test_an_error_of_the_compiler_is_no_reason_for_eager():
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
 
 
+def made_here_and_there(x, h):
+    """Operations whose compilation computes with tensors of its own, and one that makes a tensor when it runs."""
+    bigger = F.interpolate(x, scale_factor=2, mode="nearest").softmax(-1)
+    return bigger, (h * 1.1 + 0.1).to(torch.bfloat16), x[:, torch.tensor([2, 0], device="cpu")], F.conv2d(x, x[:2])
+
+
+@pytest.mark.parametrize("door", ["torch.compile", "optimize"])
+def test_the_default_device_is_the_models_alone(door):
+    """A program for the CPU is compiled and run while torch makes tensors elsewhere (`torch.set_default_device`)."""
+    x, h = torch.randn(2, 3, 4, 4), torch.randn(5).half()
+    wanted = made_here_and_there(x, h)
+    with torch.device("meta"):
+        if door == "optimize":
+            call = optimize(made_here_and_there, (x, h))
+        else:
+            call = torch.compile(made_here_and_there, backend=torchweld, fullgraph=True)
+        got = call(x, h)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+def test_the_default_device_may_be_the_gpu():
+    def model(x):
+        return x[torch.tensor([2, 0])].softmax(-1) + torch.arange(3)
+
+    with torch.device("cuda"):
+        x = torch.randn(4, 3)
+        torch.testing.assert_close(torch.compile(model, backend=torchweld)(x), model(x))
+        torch.testing.assert_close(optimize(model, x)(x), model(x))
+
+
 # ---- rounding between fused steps --------------------------------------------------------------
 
 

@@ -167,7 +167,7 @@ def scattered(draw: Draw) -> Step:
     codes += [f"torch.index_add({{0}}, {dim}, {draw.indices([few], size)}, {{1}}.narrow({dim}, 0, {min(few, size)}))"]
     codes += [f"torch.index_fill({{0}}, {dim}, {draw.indices([few], size)}, {number})"]
     part = f"{{1}}.narrow({dim}, 0, {min(few, size)})"
-    codes += [f"torch.index_copy({{0}}, {dim}, {draw.indices([min(few, size)], size)}, {part})"]
+    codes += [f"torch.index_copy({{0}}, {dim}, {draw.indices([min(few, size)], size, distinct=True)}, {part})"]
     codes += [f"torch.slice_scatter({{0}}, {{1}}.narrow({dim}, 0, {size // 2}), {dim}, 0, {size // 2})"]
     code = draw.among(codes)
     return Step(code, (operand, source), rounds="_add" in code)

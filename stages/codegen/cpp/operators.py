@@ -148,7 +148,7 @@ def literal(value: Number, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "true" if value else "false"
     if dtype.is_half:
-        bits = int(torch.tensor(float(value), dtype=dtype.torch).view(torch.int16).item()) & 0xFFFF
+        bits = int(torch.tensor(float(value), dtype=dtype.torch, device="cpu").view(torch.int16).item()) & 0xFFFF
         return f"uint16_t(0x{bits:04x})"
     if not dtype.is_float:
         text = "INT64_MIN" if value == -(1 << 63) else f"{int(value)}"

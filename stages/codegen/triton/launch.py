@@ -59,7 +59,7 @@ class TritonKernel:
         self.error: Tensor | None = None
         if kernel.checks_index:
             # Page-locked memory of the host: a kernel can write it, and the host reads it without a wait.
-            self.error = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+            self.error = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
         self._variants: dict[bool, Any] = {}
         self._scratch: list[Tensor] | None = None
 
@@ -158,6 +158,9 @@ class CudaBound:
             self._kernel.check_index()
         self._launch(*self._addresses, stream=self._stream(self._device))
 
+    def check_index(self) -> None:
+        self._kernel.check_index()
+
     def rebind(self, position: int, tensor: Tensor) -> None:
         self._addresses[position] = tensor.data_ptr()
         self._held[position] = None
@@ -178,7 +181,7 @@ class InterpretedBound:
         """The storage as the kernel's signature names it: elements of the buffer's type, bool as bytes."""
         dtype = self._kernel.kernel.buffers[position].dtype.torch
         dtype = torch.uint8 if dtype is torch.bool else dtype
-        bytes_ = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        bytes_ = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
         return bytes_[tensor.storage_offset() * tensor.itemsize :].view(dtype)
 
     def __call__(self) -> None:
@@ -186,6 +189,9 @@ class InterpretedBound:
         # Masked positions compute with whatever they hold, as on a device.
         with np.errstate(all="ignore"):
             getattr(module, module.ENTRY)[module.GRID](*self._arguments)
+        self._kernel.check_index()
+
+    def check_index(self) -> None:
         self._kernel.check_index()
 
     def rebind(self, position: int, tensor: Tensor) -> None:

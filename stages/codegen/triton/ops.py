@@ -105,6 +105,8 @@ def literal(value: bool | int | float, dtype: DType, shape: Sequence[int] = ()) 
         text = f'float("{value}")'
     else:
         text = repr(float(value) if dtype.is_float else int(value))
+    if text == "-0.0":  # Triton makes 0.0 of it
+        return f"(tl.full({list(shape)}, 0.0, tl.{dtype.value}) * -1.0)"
     return f"tl.full({list(shape)}, {text}, tl.{dtype.value})"
 
 

@@ -223,8 +223,8 @@ def upsample_nearest(context: Context, x: Value, output_size: Sequence[int], *sc
 
 def _whole_factor(size: int, grown: int, scale: float | None) -> int:
     """grown / size, if the index that ATen computes in float32 is `index // factor` at every place."""
-    step = torch.tensor(1 / scale if scale else size / grown, dtype=torch.float32)
-    places = torch.arange(grown)
+    step = torch.tensor(1 / scale if scale else size / grown, dtype=torch.float32, device="cpu")
+    places = torch.arange(grown, device="cpu")
     found = (places * step).floor().long().clamp(max=size - 1)
     if grown % size or not torch.equal(found, places // (grown // size)):
         raise NotFusable(f"it resizes {size} to {grown}, no whole factor")

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor, fx
 
 from stages.fusion.lowering.context import Context, Row, Rows
-from stages.fusion.lowering.storage import extent, overlaps, tensor_of
+from stages.fusion.lowering.storage import extent, tensor_of
 from stages.fusion.lowering.value import NotFusable, Position, numel, stored_type
 from stages.ir.expr import Axis, Buffer, Load, cast, replace_buffers
 from stages.ir.index import coefficient, contiguous_strides, delinearize, linearize, number, variables
 from stages.ir.kernel import IRError, Kernel, Store, normalize, verify
+from stages.ir.memory import overlaps
 
 # Beyond this, inlining has copied work instead of sharing it, and compilers of the printed source slow down.
 MAX_NODES = 4000

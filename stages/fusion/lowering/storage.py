@@ -97,14 +97,3 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
-def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two positions may lie at one element. Sound, and exact for every layout that slices, permutations and
-    expansions of a dense tensor give: each dimension has to step over all that the smaller ones reach."""
-    reached = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
-        if stride < reached:
-            return True
-        reached = stride * (size - 1) + reached
-    return False

@@ -97,7 +97,7 @@ def literal(number: Number, dtype: torch.dtype) -> Const:
     """A Python scalar as an element of a tensor of `dtype`, rounded to it, in its compute type."""
     kind = stored_type(dtype)
     if kind.is_half:
-        number = torch.tensor(float(number), dtype=dtype).item()
+        number = torch.tensor(float(number), dtype=dtype, device="cpu").item()
     return const(number, kind.compute)
 
 
