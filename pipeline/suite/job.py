@@ -157,7 +157,7 @@ def peer_breaks(call: Callable[[Wrap], None]) -> tuple[str, ...] | None:
     except Exception:
         traceback.print_exc()
         return None
-    return tuple(dict.fromkeys(f"{place.file}:{place.line}" for place in (*log.breaks(()), *log.failures())))
+    return tuple(dict.fromkeys(f"{place.file}:{place.line}" for place in (*log.breaks(), *log.failures())))
 
 
 def _why_eager_fails(result: Result) -> str:

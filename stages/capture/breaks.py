@@ -82,9 +82,9 @@ class BreakLog:
         # Keeps what is listed alive, so that an id stays its own.
         self._alive = [*_reasons(), *_failures()]
 
-    def breaks(self, known: Sequence[GraphBreak]) -> list[GraphBreak]:
-        """The breaks since, each place once: those `known` already, then in Dynamo's order."""
-        found = list(known)
+    def breaks(self) -> list[GraphBreak]:
+        """The breaks since, each place once, in Dynamo's order."""
+        found = []
         for reason in self._new(_reasons()):
             frames = [(frame.filename, frame.lineno) for frame in reason.user_stack or ()]
             found.append(_at(frames, str(reason.reason)))

@@ -153,8 +153,9 @@ class _Recording:
         suppress = {} if first.is_break else {"suppress_errors": True}
         compiled, recorder, _, snapshot = self._call(fullgraph=False, **suppress)
         snapshot.put_back()
-        # What stops a whole graph need not stop a part: Dynamo may break before it, or trace the part otherwise.
-        breaks = log.breaks([first.place] if first.is_break else [])
+        # What stops a whole graph need not stop a part: Dynamo may break before it (for a whole graph it keeps numbers
+        # that are known only at run time, until the model branches on one), or trace the part otherwise.
+        breaks = log.breaks() or [first.place] * first.is_break
         failures = log.failures() or ([] if breaks or recorder.eager else [first.place])
         return self._captured(recorder, self._under_context(compiled, **suppress), breaks, failures)
 

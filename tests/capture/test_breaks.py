@@ -83,6 +83,21 @@ def test_a_break_is_recorded_and_the_call_goes_on(model):
     assert_same(result.call(value), model(value))
 
 
+def branches_on_a_number_later(value):
+    positive = (value > 0).any().item()  # breaks here
+    total = value * 2
+    return total + 1 if positive else total
+
+
+def test_where_only_a_whole_graph_would_stop_is_no_break():
+    """A whole graph keeps the number and stops where the model branches on it; in parts, the number is made in eager."""
+    line, _ = place(branches_on_a_number_later)
+    value = x()
+    result = captured(branches_on_a_number_later, value, fullgraph=False)
+    assert [found.line for found in result.breaks] == [line]
+    assert_same(result.call(value), branches_on_a_number_later(value))
+
+
 def test_a_number_that_stays_a_tensor_is_no_break():
     def model(value):
         total = value * 2
