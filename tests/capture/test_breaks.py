@@ -90,7 +90,7 @@ def branches_on_a_number_later(value):
 
 
 def test_where_only_a_whole_graph_would_stop_is_no_break():
-    """A whole graph keeps the number and stops where the model branches on it; in parts, the number is made in eager."""
+    """A whole graph keeps the number and stops where the model branches on it; in parts eager makes the number."""
     line, _ = place(branches_on_a_number_later)
     value = x()
     result = captured(branches_on_a_number_later, value, fullgraph=False)
