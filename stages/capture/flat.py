@@ -9,7 +9,9 @@ straight into the user's structure, without guards.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
+import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch._functorch.config as functorch
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import TorchDynamoException, Unsupported
 
 from stages.capture.aot import NotStatic
@@ -38,6 +41,17 @@ _ONE_RECORDING = threading.RLock()
 # A recording is wanted however often the same code was compiled before, and with its backward graph.
 _LIMITS = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20}
 _EAGERLY = {"force_non_lazy_backward_lowering": True}
+
+
+class _Untouched(Exception):
+    """Dynamo ran the model without compiling any of it."""
+
+
+def _codes_of(model: Callable[..., Any]) -> list[types.CodeType]:
+    """The code of the function that Dynamo compiles of `model`."""
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return [code] if isinstance(code, types.CodeType) else []
 
 
 @dataclass
@@ -177,6 +191,28 @@ class _Recording:
         return Captured([slot.graph for slot in slots], slots, list(breaks), call, said, eager, recorder)
 
     def _call(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
+        """The compiled model, what recorded its call, the result, and the state before.
+
+        Code that was compiled too often before, by anyone in the process, Dynamo leaves alone from then on. Where it
+        made nothing of the model it is told to forget what it knows of that code, and asked once more.
+        """
+        try:
+            made = self._recorded(fullgraph, **settings)
+            if made[1].slots or not (codes := _codes_of(self.model)):
+                return made
+            made[-1].put_back()
+        except _Untouched:
+            codes = _codes_of(self.model)
+        for code in codes:
+            reset_code(code)
+        try:
+            return self._recorded(fullgraph, **settings)
+        except _Untouched as untouched:
+            raise UserError(
+                f"capture found nothing to compile: {untouched}", "Leave the model as it is, or see TORCH_LOGS=dynamo."
+            ) from untouched
+
+    def _recorded(self, fullgraph: bool, **settings: Any) -> tuple[Callable[..., Any], Recorder, Any, Snapshot]:
         leaves, containers = (self.signature.leaves, self.signature.containers) if self.signature else ([], [])
         if self.signature is None:
             leaves = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.Tensor)]
@@ -196,6 +232,8 @@ class _Recording:
             raise _stopped(error, recorder.refused) from error
         except Exception as error:
             snapshot.put_back()
+            if isinstance(error, RuntimeError) and "found no compiled frames" in str(error):
+                raise _Untouched(str(error).splitlines()[0]) from error
             place = break_of_model(error)
             raise in_class_of(
                 self._error_of_eager(snapshot) or error,

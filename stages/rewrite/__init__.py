@@ -18,6 +18,7 @@ from stages.rewrite.gelu import fuse_gelu
 from stages.rewrite.layout import channels_last
 from stages.rewrite.linear_bias import peel_linear_bias
 from stages.rewrite.masks import fold_masks
+from stages.rewrite.memory_order import ATTENTIONS, CONVOLUTIONS, memory_order_matters
 from stages.rewrite.pad import pad_unaligned
 from stages.rewrite.pointwise import pointwise_to_linear
 from stages.rewrite.pooling import pool_to_maxima
@@ -50,12 +51,23 @@ REWRITES: dict[str, Callable[[Graph], str]] = {
     "short_attention": short_attention,
 }
 assert set(REWRITES) == set(PASSES)
+# Those that put results into another order in memory, and whose. (`prepack` does, too, and sees to it itself.)
+_OF_IMAGES = ("patches_to_linear", "space_to_depth", "pool_to_maxima", "channels_last", "pointwise_to_linear")
+MOVES_MEMORY = (
+    (_OF_IMAGES, CONVOLUTIONS),
+    (("fold_masks", "fuse_attention", "short_attention"), ATTENTIONS),
+)
 
 
 def run(graph: Graph, config: RewriteConfig) -> Graph:
     """Apply the rewrites of `config.passes` in order. Raises `IRError` if one leaves a graph that breaks the rules."""
     wanted = outputs_of(graph)
-    notes = [(name, REWRITES[name](graph)) for name in config.passes]
+    left_out: dict[str, str] = {}
+    for names, makers in MOVES_MEMORY:
+        if reason := memory_order_matters(graph, makers):
+            left_out |= dict.fromkeys([name for name in config.passes if name in names], reason)
+    graph.notes += [f"{name} is left out: {reason}" for name, reason in left_out.items()]
+    notes = [(name, REWRITES[name](graph)) for name in config.passes if name not in left_out]
     graph.notes += [f"{name}: {note}" for name, note in notes if note]
     if any(note for _, note in notes):
         propagate(graph, wanted, tidy="remove_identities" in config.passes)

@@ -22,6 +22,7 @@ from torch import fx
 from stages.ir.graph import Graph
 from stages.ir.words import counted
 from stages.rewrite.edit import aten, call, calls, fake_mode_of, frozen_values, replace, tensor_of
+from stages.rewrite.memory_order import CONVOLUTIONS, memory_order_matters
 from stages.rewrite.propagate import update_all
 
 mkldnn = torch.ops.mkldnn
@@ -50,9 +51,9 @@ def _prepack(graph: Graph, accurate: bool) -> str:
     if graph.training or graph.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return ""
     known = frozen_values(graph)
+    windows = calls(graph, aten.convolution.default) if not memory_order_matters(graph, CONVOLUTIONS) else []
     products = calls(graph, aten.addmm.default, aten.mm.default)
     linears = [node for node in products if _linear(graph, node, known, accurate)]
-    windows = calls(graph, aten.convolution.default)
     convolutions = [node for node in windows if _convolution(graph, node, known, accurate)]
     if convolutions:
         update_all(graph)  # oneDNN gives channels last

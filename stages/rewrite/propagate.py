@@ -15,6 +15,7 @@ from stages.ir.graph import Graph
 from stages.ir.views import view_strides
 from stages.rewrite.cleanup import drop_identity
 from stages.rewrite.edit import VIEWS, aten, call, computed, fake_mode_of, output_of, tensor_of
+from stages.rewrite.memory_order import by_storage, covering
 
 
 def outputs_of(graph: Graph) -> list[Any]:
@@ -77,18 +78,38 @@ def _viewable(node: fx.Node) -> bool:
 
 
 def _restore_outputs(graph: Graph, wanted: list[Any]) -> None:
+    """Copies of outputs whose strides moved, in their old ones; those that shared memory are views of one copy."""
     output = output_of(graph)
     (returned,) = output.args
+    pairs = zip(returned, wanted, strict=True)  # type: ignore[arg-type]
+    old_of = {node: old for node, old in pairs if old is not None and tensor_of(node) is not None}
     restored: dict[fx.Node, fx.Node] = {}
-    for node, old in zip(returned, wanted, strict=True):  # type: ignore[arg-type]
-        new = tensor_of(node)
-        if old is None or new is None or old.stride() == new.stride() or node in restored:
-            continue
-        with graph.module.graph.inserting_before(output):
-            size, stride = list(old.shape), list(old.stride())
-            options = {"dtype": old.dtype, "device": old.device}
-            empty = call(graph.module.graph, aten.empty_strided.default, (size, stride), options, like=node)
-            copy = call(graph.module.graph, aten.copy.default, (empty, node), like=node)
-        restored[node] = copy
+    with graph.module.graph.inserting_before(output):
+        for nodes in by_storage(old_of).values():
+            if all(old_of[node].stride() == node.meta["val"].stride() for node in nodes):
+                continue
+            whole = covering(nodes, old_of)
+            for node in [whole, *nodes] if whole is not None else nodes:
+                if node in restored or (whole is None and old_of[node].stride() == node.meta["val"].stride()):
+                    continue
+                if whole is None or node is whole:
+                    restored[node] = _copy_as(graph, node, old_of[node])
+                else:
+                    restored[node] = _view_as(graph, restored[whole], old_of[node], old_of[whole], like=node)
     for node, copy in restored.items():
         output.replace_input_with(node, copy)
+
+
+def _copy_as(graph: Graph, node: fx.Node, old: torch.Tensor) -> fx.Node:
+    options = {"dtype": old.dtype, "device": old.device}
+    empty = call(
+        graph.module.graph, aten.empty_strided.default, (list(old.shape), list(old.stride())), options, like=node
+    )
+    return call(graph.module.graph, aten.copy.default, (empty, node), like=node)
+
+
+def _view_as(graph: Graph, whole: fx.Node, old: torch.Tensor, old_whole: torch.Tensor, like: fx.Node) -> fx.Node:
+    """The view of `whole` that lies in it as `old` lay in `old_whole`."""
+    offset = int(old.storage_offset()) - int(old_whole.storage_offset())
+    arguments = (whole, list(old.shape), list(old.stride()), offset)
+    return call(graph.module.graph, aten.as_strided.default, arguments, like=like)

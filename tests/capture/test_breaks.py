@@ -210,3 +210,22 @@ def test_the_config_is_checked():
         Config(sizes_kept=0)
     with pytest.raises(ConfigError, match=r"capture\.fullgraph"):
         Config(fullgraph="yes")
+
+
+def test_code_that_was_compiled_too_often_is_captured_all_the_same():
+    """By torch.compile, until Dynamo gives it up."""
+
+    class Model(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, value):
+            return torch.tanh(value) * self.factor
+
+    for factor in range(12):
+        torch.compile(Model(factor), backend="eager")(x())
+    model, value = Model(50), x()
+    result = captured(model, value)
+    assert isinstance(result.call, FlatCaller) and len(result.graphs) == 1
+    assert_same(result.call(value), model(value))

@@ -70,6 +70,25 @@ def test_a_fault_in_one_set_fails(size):
     assert not any(result.passed for result in results)
 
 
+def test_a_fault_in_a_set_of_small_values_is_not_hidden_by_large_ones():
+    """Values from 1e-12 to 1e18; the small ones are wrong by half."""
+
+    def scaled(call):
+        return lambda number: call(number) * 100.0 ** (int(number) % 16 - 6)
+
+    def half_wrong(number):
+        value = scaled(rounding((1,), 0, 1))(number)
+        return torch.where(value.abs() < 1e-3, value * 1.5, value)
+
+    def reference(sets):
+        return Reference(tuple(observe(scaled(exact((1,))), each, {}, 0) for each in sets))
+
+    sets = [inputs_of(number) for number in range(CONFIG.input_sets)]
+    result = run(half_wrong, scaled(rounding((1,), 0, 0)), reference, sets, CONFIG, more=inputs_of)
+    assert not result.passed and result.input_sets == COUNT
+    assert "all 16 input sets" in result.reasons[0]
+
+
 def test_an_output_of_many_numbers_is_judged_set_by_set():
     result = validate((1000,), 0, lambda number: 2.5 if number == 1 else 0.5)
     assert not result.passed and result.input_sets == 3
