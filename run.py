@@ -6,7 +6,7 @@ Equal to the console script `torchweld`; `python run.py --help` lists all groups
 
 import sys
 
-from pipeline.main import main
+from pipeline.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -92,7 +92,7 @@ class EngineConfig:
             self.baseline in self.peers,
             "engine.baseline",
             f"'{self.baseline}' is none of engine.peers",
-            f"Add it to engine.peers, or name one of {', '.join(self.peers)}.",
+            f"Add it to engine.peers{', or name one of ' * bool(self.peers)}{', '.join(self.peers)}.",
         )
         for key in ("best_variants_cpu", "best_variants_cuda"):
             for name in getattr(self, key):

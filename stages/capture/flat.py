@@ -152,12 +152,15 @@ class _Recording:
 
     def whole(self) -> Captured:
         """The capture of a call that is one graph, or none. Raises `_Stopped` if it is more."""
-        compiled, recorder, result, snapshot = self._call(fullgraph=True)
+        _, recorder, result, snapshot = self._call(fullgraph=True)
         call = self._flat(recorder, result, snapshot)
         snapshot.put_back()
         if isinstance(call, str):
             note = f"calls go through Dynamo's guards: {call}"
-            return self._captured(recorder, self._under_context(compiled), notes=[note])
+            # One that changes at every call would reach Dynamo's limit, which for a whole graph is an error: in parts,
+            # with the same code, what is beyond the limit runs in eager.
+            guarded = torch.compile(self.model, backend=recorder, dynamic=False)
+            return self._captured(recorder, self._under_context(guarded), notes=[note])
         return self._captured(recorder, call)
 
     def in_parts(self, first: _Stopped) -> Captured:

@@ -229,3 +229,20 @@ def test_code_that_was_compiled_too_often_is_captured_all_the_same():
     result = captured(model, value)
     assert isinstance(result.call, FlatCaller) and len(result.graphs) == 1
     assert_same(result.call(value), model(value))
+
+
+def test_a_model_that_changes_at_every_call_goes_on_beyond_dynamos_limit():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, value):
+            self.calls += 1
+            return value * self.calls
+
+    model, value = Counting(), x()
+    result = captured(model, value)
+    assert not isinstance(result.call, FlatCaller)
+    for number in range(model.calls + 1, 15):
+        assert_same(result.call(value), value * number)
