@@ -19,7 +19,8 @@ def tensors(result: object) -> list[torch.Tensor]:
 
 
 def assert_entries_agree(name: str, *overrides: str) -> None:
-    """The two programs are one, so their results are equal to the last bit; eager's differ by rounding."""
+    """The two programs are one; a library may round otherwise where its operands lie at other addresses (4e-9 of a
+    small MobileNetV3 under one thread). Eager's differ by rounding."""
     model = load(model_of(f"model={name}", *overrides), 0, CPU)
     args, kwargs = model.inputs(0)
     torch._dynamo.reset()
@@ -31,8 +32,8 @@ def assert_entries_agree(name: str, *overrides: str) -> None:
     results = [tensors(result) for result in (eager, flat, guarded)]
     assert len(results[0]) > 0
     for wanted, one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
         scale = wanted.abs().max().item()
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-6 * scale)
         torch.testing.assert_close(one, wanted, rtol=0, atol=2e-5 * scale)
 
 
