@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import torch
 
+from stages.ir.index import contiguous_strides
 
-def contiguous_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Packed strides of `shape`; `order` names the dimensions from the innermost outwards (default: the last first)."""
-    strides, step = [0] * len(shape), 1
-    for dimension in reversed(range(len(shape))) if order is None else order:
-        strides[dimension] = step
-        step *= max(shape[dimension], 1)
-    return tuple(strides)
+
+def packed_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides of `shape`, whose dimensions lie in `order` from the innermost outwards."""
+    outwards = contiguous_strides([shape[dimension] for dimension in reversed(order)])[::-1]
+    of = dict(zip(order, outwards))
+    return tuple(of[dimension] for dimension in range(len(shape)))
 
 
 def pointwise_strides(shape: Sequence[int], operands: Sequence[torch.Tensor], scalars: bool) -> tuple[int, ...]:
@@ -32,11 +32,11 @@ def pointwise_strides(shape: Sequence[int], operands: Sequence[torch.Tensor], sc
         if all(operand.is_contiguous() for operand in operands):
             return contiguous_strides(shape)
         if len(shape) == 4 and all(operand.is_contiguous(memory_format=torch.channels_last) for operand in operands):
-            return contiguous_strides(shape, (1, 3, 2, 0))
+            return packed_in((1, 3, 2, 0), shape)
         strides = operands[0].stride()
         if all(operand.stride() == strides for operand in operands) and _packed(shape, strides):
             return strides
-    return contiguous_strides(shape, _order(shape, [_broadcast(operand, shape) for operand in operands]))
+    return packed_in(_order(shape, [_broadcast(operand, shape) for operand in operands]), shape)
 
 
 def _packed(shape: Sequence[int], strides: Sequence[int]) -> bool:

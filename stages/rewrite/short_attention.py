@@ -1,7 +1,7 @@
 """Attention over short sequences on CUDA: one kernel of our own in place of the library's.
 
-Which sizes are taken is `stages.operators.suits`'s to say. Taken are calls without a mask tensor and without dropout of
-which only the attention itself is used (a library's also gives what a backward pass needs).
+Which sizes are taken is `stages.ir.operators.suits`'s to say. Taken are calls without a mask tensor and without
+dropout of which only the attention itself is used (a library's also gives what a backward pass needs).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-import stages.operators
+from stages.ir import operators
 from stages.ir.graph import Graph
 from stages.rewrite.edit import aten, call, calls, drop_dead, replace, tensor_of
 
@@ -26,7 +26,7 @@ LIBRARY: dict[Any, tuple[int | None, int, int]] = {
 
 
 def short_attention(graph: Graph) -> str:
-    """Replace calls of a library's attention that `stages.operators.suits` takes."""
+    """Replace calls of a library's attention that `stages.ir.operators.suits` takes."""
     if graph.training or graph.device.type != "cuda":
         return ""
     count = sum(_replace(graph, node) for node in calls(graph, *LIBRARY))
@@ -41,14 +41,14 @@ def _replace(graph: Graph, node: fx.Node) -> bool:
     tensors = [tensor_of(operand) for operand in (query, key, value)]
     results = _results(node)
     unfit = node.kwargs.keys() - {"scale"} or (mask is not None and given[mask] is not None) or given[dropout]
-    if unfit or results is None or None in tensors or not stages.operators.suits(*tensors, bool(given[causal])):  # type: ignore[arg-type, call-arg]
+    if unfit or results is None or None in tensors or not operators.suits(*tensors, bool(given[causal])):  # type: ignore[arg-type, call-arg]
         return False
     scale = node.kwargs.get("scale")
     factor = 1 / math.sqrt(tensors[0].shape[-1]) if scale is None else float(scale)  # type: ignore[union-attr, arg-type]
     body = graph.module.graph
     with body.inserting_before(node):
         arguments = (query, key, value, factor, bool(given[causal]))
-        new = call(body, stages.operators.OPERATOR, arguments, like=node)
+        new = call(body, operators.OPERATOR, arguments, like=node)
     for result in results:
         if result is not node:
             replace(result, new)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map, tree_map_only
 
+from stages.ir.memory import overlaps
 from stages.validate.reference import raised
 
 # Operators whose third argument asks for float32 out of float16: it has no meaning in float64.
@@ -83,8 +84,7 @@ def _laid_out(value: Any, meta: Any) -> Any:
     if not (isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor)) or value.layout is not torch.strided:
         return value
     strides = meta.stride()
-    overlaps = any(size > 1 and stride == 0 for size, stride in zip(meta.shape, strides))
-    if value.shape != meta.shape or value.stride() == strides or overlaps:
+    if value.shape != meta.shape or value.stride() == strides or overlaps(meta.shape, strides):
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stages.ir.strides import contiguous_strides, pointwise_strides
+from stages.ir.strides import packed_in, pointwise_strides
 from stages.ir.views import restrided, view_strides
 
 
 def test_packed_strides_by_hand():
-    assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
-    assert contiguous_strides((2, 3, 4, 5), (1, 3, 2, 0)) == (60, 1, 15, 3)
+    assert packed_in((2, 1, 0), (2, 3, 4)) == (12, 4, 1)
+    assert packed_in((1, 3, 2, 0), (2, 3, 4, 5)) == (60, 1, 15, 3)
 
 
 def test_a_view_of_one_image_by_hand():

@@ -9,10 +9,10 @@ from triton.compiler import ASTSource
 
 from pipeline import optimize
 from stages.codegen.triton.machine_code import assembler_report
-from stages.operators import attention, suits
-from stages.operators.attention_kernel import Tiles, attention_kernel, launch, tiles_for
+from stages.ir.operators import attention, suits
+from stages.ir.operators.attention_kernel import Tiles, attention_kernel, launch, tiles_for
 from tests.codegen_triton.conftest import interpret  # noqa: F401
-from tests.operators.cases import SHAPES, expected, operands
+from tests.ir.operators.cases import SHAPES, expected, operands
 from tests.rewrite.cuda import check, rewritten
 from tests.rewrite.test_rewrite import Function
 

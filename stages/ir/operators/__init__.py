@@ -3,6 +3,6 @@ they call torch's. Importing this package registers them."""
 
 from __future__ import annotations
 
-from stages.operators.attention import OPERATOR, attention, suits
+from stages.ir.operators.attention import OPERATOR, attention, suits
 
 __all__ = ["OPERATOR", "attention", "suits"]

@@ -60,7 +60,7 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: b
 def _by_kernel(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> Tensor:
     if not suits(query, key, value, causal):  # a debugging run in float64
         return _by_torch(query, key, value, scale, causal)
-    from stages.operators.attention_kernel import launch
+    from stages.ir.operators.attention_kernel import launch
 
     return launch(query, key, value, scale, causal)
 

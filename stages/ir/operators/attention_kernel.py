@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stages.operators.attention import FEW_ROWS
+from stages.ir.operators.attention import FEW_ROWS
 
 PDL_CAPABILITY = (9, 0)
 
