@@ -89,10 +89,16 @@ class EngineConfig:
         for name in self.peers:
             choose("engine.peers", name, PEERS)
         require(
+            len(self.peers) > 0,
+            "engine.peers",
+            "names no engine",
+            f"Valid: {', '.join(PEERS)}; the stage 'benchmark' can be left out.",
+        )
+        require(
             self.baseline in self.peers,
             "engine.baseline",
             f"'{self.baseline}' is none of engine.peers",
-            f"Add it to engine.peers{', or name one of ' * bool(self.peers)}{', '.join(self.peers)}.",
+            f"Add it to engine.peers, or name one of {', '.join(self.peers)}.",
         )
         for key in ("best_variants_cpu", "best_variants_cuda"):
             for name in getattr(self, key):

@@ -29,10 +29,10 @@ def run(program: Program, config: BuffersConfig) -> Program:
     """
     alignment = alignment_of(program.device)
     unshared = live_ranges(program)
+    alone: list[tuple[str, ...]] = [(name,) for name in unshared]
     if config.strategy != "none":
         program = over_results(program)
     ranges = live_ranges(program)
-    alone: list[tuple[str, ...]] = [(name,) for name in ranges]
     shared = share_in_place(program, ranges)
     groups = alone if config.strategy == "none" else shared
     requests = _requests(groups, ranges, alignment)
@@ -44,7 +44,7 @@ def run(program: Program, config: BuffersConfig) -> Program:
         plan=ArenaPlan(
             size=plan_size(requests, plan),
             lower_bound=lower_bound(_requests(shared, ranges, alignment)),
-            unshared=sum(request.bytes for request in _requests([(name,) for name in unshared], unshared, alignment)),
+            unshared=sum(request.bytes for request in _requests(alone, unshared, alignment)),
             strategy=config.strategy,
             placements=tuple(
                 (name, life.first, life.last, offsets[name], life.nbytes) for name, life in ranges.items()

@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from stages.ir.kernel import IRError
-from stages.ir.memory import write
+from stages.ir.memory import laid_out
 
 aten = torch.ops.aten
 
@@ -108,8 +108,7 @@ def without_bit(value: Any) -> Any:
     """`value`, or for a conjugate or negative view the same numbers with the same strides in memory of their own."""
     if not _has_bit(value):
         return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return write(made, value)
+    return laid_out(value, value.stride())
 
 
 def _node(graph: fx.Graph, name: str) -> fx.Node:

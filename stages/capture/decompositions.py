@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stages.ir.memory import overlaps
+from stages.ir.strides import pointwise_strides
 
 _WHOLE = """
 native_layer_norm native_group_norm _fused_rms_norm _native_batch_norm_legit_no_training
@@ -223,10 +223,10 @@ def _binary(inner: Callable[..., Any]) -> Callable[..., Any]:
     """`inner`, an operator of `_BINARY` or torch's decomposition of it, laid out as eager does: as an addition."""
 
     def decomposed(x: torch.Tensor, y: torch.Tensor) -> Any:
-        if x.is_contiguous() and y.is_contiguous():
+        shape = torch.broadcast_shapes(x.shape, y.shape)
+        if 0 in shape or (x.is_contiguous() and y.is_contiguous()):
             return NotImplemented if isinstance(inner, torch._ops.OpOverload) else inner(x, y)
-        with _disable_current_modes():
-            strides = torch.add(*(torch.empty_strided(t.shape, t.stride(), device="meta") for t in (x, y))).stride()
+        strides = pointwise_strides(shape, (x, y), scalars=False)
         result: torch.Tensor = inner(x.contiguous(), y.contiguous())
         if result.stride() == strides:
             return result

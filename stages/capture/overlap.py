@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from stages.ir.memory import overlaps
+from stages.ir.memory import overlaps, storage_of
 
 _NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift"
 _IN_PLACE = {getattr(operator, name) for name in _NAMES.split()}
@@ -76,7 +76,7 @@ def _seen_through(node: fx.Node) -> tuple[list[Tensor], bool]:
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    return storage_of(one) == storage_of(other)
 
 
 def _value(node: Any) -> Tensor | None:

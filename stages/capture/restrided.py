@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from stages.capture.overlap import written_by
+from stages.ir.memory import span, storage_of
 
 
 def loses_its_place(module: fx.GraphModule) -> fx.Node | None:
@@ -24,7 +25,7 @@ def loses_its_place(module: fx.GraphModule) -> fx.Node | None:
     views = [node for node in module.graph.nodes if _is_as_strided(node)]
     if not views:
         return None
-    written = {_storage_of(tensor) for node in module.graph.nodes if (tensor := written_by(node)) is not None}
+    written = {storage_of(tensor) for node in module.graph.nodes if (tensor := written_by(node)) is not None}
     return next((node for node in views if _storage(node) in written and not _is_whole(module, _storage(node))), None)
 
 
@@ -48,9 +49,10 @@ def reaches_outside(node: fx.Node) -> bool:
     given, storage = node.all_input_nodes[0], _storage(node)
     while given.op == "call_function" and given.all_input_nodes and _storage(given.all_input_nodes[0]) == storage:
         given = given.all_input_nodes[0]
-    inside, reached = _span(given), _span(node)
-    if given.op != "placeholder" or inside is None or reached is None:
+    source, view = _value(given), _value(node)
+    if given.op != "placeholder" or source is None or view is None or 0 in (source.numel(), view.numel()):
         return False
+    inside, reached = span(source), span(view)
     return reached[0] < inside[0] or reached[1] > inside[1]
 
 
@@ -60,21 +62,7 @@ def _value(node: fx.Node) -> Tensor | None:
     return value if isinstance(value, Tensor) and value.layout is torch.strided else None
 
 
-def _storage_of(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()._cdata
-
-
 def _storage(node: fx.Node) -> Any:
     """The identity of a node's memory; the node itself where that is unknown."""
-    value = _value(node)
-    return node if value is None else _storage_of(value)
-
-
-def _span(node: fx.Node) -> tuple[int, int] | None:
-    """The first element of its storage that a tensor reaches, and one past the last; None where it reaches none."""
-    value = _value(node)
-    if value is None or value.numel() == 0:
-        return None
-    start = int(value.storage_offset())
-    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-    return start, start + int(reach) + 1
+    found = storage_of(_value(node))
+    return node if found is None else found

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims_common import make_contiguous_strides_for
 
+from stages.ir.index import contiguous_strides
 from stages.ir.views import is_static
 
 aten = torch.ops.aten
@@ -51,8 +51,7 @@ def _ambiguous(node: fx.Node) -> bool:
     if node.op == "placeholder" or not is_static(value):
         return False
     assert value is not None
-    plain = make_contiguous_strides_for(value.shape)
-    return value.dim() in (4, 5) and 1 in value.shape and value.stride() != plain
+    return value.dim() in (4, 5) and 1 in value.shape and value.stride() != contiguous_strides(value.shape)
 
 
 def _contiguous(node: fx.Node) -> bool:

@@ -1,11 +1,28 @@
-"""Tensors of which several elements are one place in memory: which they are, and how to write to one."""
+"""How tensors lie in memory: in which storage and where, whether elements share a place, copies in other strides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def storage_of(tensor: Any) -> int | None:
+    """The identity of a tensor's memory, a FakeTensor's too; None for what is no tensor or in a library's layout."""
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+def span(tensor: Tensor) -> tuple[int, int]:
+    """The first element of its storage that a strided tensor reaches, and one past the last."""
+    begin = int(tensor.storage_offset())
+    if 0 in tensor.shape:
+        return begin, begin
+    reach = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + reach + 1
 
 
 def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -33,3 +50,8 @@ def write(target: Tensor, source: Tensor) -> Tensor:
             one_of, source = one_of.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
     one_of.copy_(source)
     return target
+
+
+def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+    """A copy of `tensor` in `strides`, which may let elements of equal value share a place."""
+    return write(torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device), tensor)

@@ -10,6 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from stages.ir.graph import Graph
+from stages.ir.memory import storage_of
 from stages.ir.views import restrided
 
 aten = torch.ops.aten
@@ -91,13 +92,10 @@ def is_pure(node: fx.Node) -> bool:
 
 def is_view(node: fx.Node) -> bool:
     """Whether the result shares storage with an operand."""
-    mine = tensor_of(node)
+    mine = storage_of(tensor_of(node))
     if mine is None or node.op != "call_function":
         return False
-    return any(
-        (other := tensor_of(operand)) is not None and other.untyped_storage()._cdata == mine.untyped_storage()._cdata
-        for operand in node.all_input_nodes
-    )
+    return any(storage_of(tensor_of(operand)) == mine for operand in node.all_input_nodes)
 
 
 def frozen_values(graph: Graph) -> set[fx.Node]:

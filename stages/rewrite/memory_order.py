@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from stages.ir.graph import Graph, origin_of
+from stages.ir.memory import span, storage_of
 from stages.rewrite.edit import aten, calls, output_of, tensor_of
 
 LOOKS_AT_MEMORY = (aten.as_strided.default, aten.view.dtype, aten.view_as_complex.default)
@@ -51,7 +52,7 @@ def _lookers(graph: Graph) -> Iterator[tuple[str, fx.Node]]:
     """The nodes whose order in memory can be told, and how."""
     for node in calls(graph, *LOOKS_AT_MEMORY):
         yield f"{node.target} looks at memory as it lies", node
-    given = {_storage(tensor_of(node)) for node in graph.module.graph.nodes if node.op == "placeholder"}
+    given = {storage_of(tensor_of(node)) for node in graph.module.graph.nodes if node.op == "placeholder"}
     returned = {node: value for node in output_of(graph).all_input_nodes if (value := tensor_of(node)) is not None}
     for storage, nodes in by_storage(returned).items():
         if storage not in given and covering(nodes, returned) is None:
@@ -62,7 +63,7 @@ def by_storage(values: Mapping[fx.Node, torch.Tensor]) -> dict[Any, list[fx.Node
     """The nodes of `values` by the storage that their fake values lie in."""
     found: dict[Any, list[fx.Node]] = defaultdict(list)
     for node, value in values.items():
-        found[node if (storage := _storage(value)) is None else storage].append(node)
+        found[node if (storage := storage_of(value)) is None else storage].append(node)
     return found
 
 
@@ -70,20 +71,7 @@ def covering(nodes: Sequence[fx.Node], values: Mapping[fx.Node, torch.Tensor]) -
     """Of nodes in one storage the one that has all elements of the others, each once; None if there is none."""
     if len(nodes) == 1:
         return nodes[0]
-    spans = {node: _span(values[node]) for node in nodes}
-    begin, end = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
+    spans = {node: span(values[node]) for node in nodes}
+    begin, end = min(reach[0] for reach in spans.values()), max(reach[1] for reach in spans.values())
     whole = [node for node in nodes if spans[node] == (begin, end) and values[node].numel() == end - begin]
     return whole[0] if whole and len({values[node].dtype for node in nodes}) == 1 else None
-
-
-def _span(value: torch.Tensor) -> tuple[int, int]:
-    start = int(value.storage_offset())
-    if 0 in value.shape:
-        return start, start
-    return start, start + 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(value.shape, value.stride()))
-
-
-def _storage(value: torch.Tensor | None) -> Any:
-    if value is None or value.layout is not torch.strided:
-        return None
-    return value.untyped_storage()._cdata

@@ -86,16 +86,14 @@ def _restore_outputs(graph: Graph, wanted: list[Any]) -> None:
     restored: dict[fx.Node, fx.Node] = {}
     with graph.module.graph.inserting_before(output):
         for nodes in by_storage(old_of).values():
-            if all(old_of[node].stride() == node.meta["val"].stride() for node in nodes):
+            moved = [node for node in nodes if old_of[node].stride() != node.meta["val"].stride()]
+            whole = covering(nodes, old_of) if moved else None
+            if whole is None:
+                restored |= {node: _copy_as(graph, node, old_of[node]) for node in moved}
                 continue
-            whole = covering(nodes, old_of)
-            for node in [whole, *nodes] if whole is not None else nodes:
-                if node in restored or (whole is None and old_of[node].stride() == node.meta["val"].stride()):
-                    continue
-                if whole is None or node is whole:
-                    restored[node] = _copy_as(graph, node, old_of[node])
-                else:
-                    restored[node] = _view_as(graph, restored[whole], old_of[node], old_of[whole], like=node)
+            restored[whole] = copy = _copy_as(graph, whole, old_of[whole])
+            parts = [node for node in nodes if node is not whole]
+            restored |= {node: _view_as(graph, copy, old_of[node], old_of[whole], like=node) for node in parts}
     for node, copy in restored.items():
         output.replace_input_with(node, copy)
 

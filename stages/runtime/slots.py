@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stages.ir.memory import write
+from stages.ir.memory import laid_out
 from stages.ir.program import BufferSpec, TensorRef
 from stages.runtime.views import aligned, same_layout, viewer
 
@@ -74,8 +74,7 @@ class Slot:
             raise RuntimeError(f"it gave shape {list(result.shape)}, at capture it was {list(self.shape)}")
         if result.layout is torch.strided:
             if result.stride() != self.strides and not same_layout(result, self.shape, self.strides):
-                laid_out = torch.empty_strided(self.shape, self.strides, dtype=result.dtype, device=result.device)
-                result = write(laid_out, result)
+                result = laid_out(result, self.strides)
             if self._launches:
                 result = aligned(result, self.alignment)
         self.put(result)

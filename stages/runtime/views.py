@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from stages.ir.memory import write
+from stages.ir.memory import laid_out
 from stages.ir.program import BufferSpec, Geometry, TensorRef
 
 
@@ -70,5 +70,4 @@ def aligned(tensor: Tensor, alignment: int) -> Tensor:
         return tensor
     if tensor.data_ptr() % alignment == 0 and not tensor.is_neg() and not tensor.is_conj():
         return tensor
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return write(made, tensor)
+    return laid_out(tensor, tensor.stride())

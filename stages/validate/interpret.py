@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map, tree_map_only
 
-from stages.ir.memory import overlaps
+from stages.ir.memory import laid_out, overlaps
 from stages.validate.reference import raised
 
 # Operators whose third argument asks for float32 out of float16: it has no meaning in float64.
@@ -43,7 +43,7 @@ def node_values(
         elif node.op == "get_attr":
             value = _attribute(module, str(node.target))
         else:
-            value = _laid_out(_call(node, values, float64), node.meta.get("val"))
+            value = _as_planned(_call(node, values, float64), node.meta.get("val"))
         values[node] = _widen(value) if float64 else value
         if node.op == "call_function":
             yield from _named(node.name, values[node])
@@ -74,19 +74,19 @@ def _as_in_graph(node: fx.Node, value: Any) -> Any:
     return value
 
 
-def _laid_out(value: Any, meta: Any) -> Any:
+def _as_planned(value: Any, meta: Any) -> Any:
     """`value` with the strides that the graph has for it: views further on are made for those.
 
     In float64 an operator may take another way, whose result lies otherwise (attention of a library, a convolution).
     """
     if isinstance(value, (tuple, list)) and isinstance(meta, (tuple, list)) and len(value) == len(meta):
-        return type(value)(map(_laid_out, value, meta))
+        return type(value)(map(_as_planned, value, meta))
     if not (isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor)) or value.layout is not torch.strided:
         return value
     strides = meta.stride()
     if value.shape != meta.shape or value.stride() == strides or overlaps(meta.shape, strides):
         return value
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+    return laid_out(value, strides)
 
 
 def _widen(value: Any) -> Any:
